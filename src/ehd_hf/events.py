@@ -6,11 +6,29 @@ from files, frames, datasets and lists. Everything later (windows, models, solve
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
+
+if TYPE_CHECKING:
+    import torch
+
+TIME_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}  # in nanoseconds
+TIME_UNITS |= {"D": 24 * TIME_UNITS["h"], "W": 7 * 24 * TIME_UNITS["h"]}
+FILE_TYPES = (".csv", ".jsonl", ".json", ".parquet")
+SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
+# More integer marks than this are surely identifiers; naming each of them would only fill the memory.
+MAX_INFERRED_MARKS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -50,13 +68,28 @@ class EventSequences:
         time_unit: str | None = None,
     ) -> EventSequences:
         """One list of numeric times and one of integer marks per sequence; validates and flattens."""
-        raise NotImplementedError
+        ids = tuple(range(len(times))) if seq_ids is None else tuple(seq_ids)
+        if not len(times) == len(marks) == len(ids) > 0:
+            raise ValueError(
+                "times, marks and seq_ids must name the same sequences, at least one; "
+                f"got {len(times)}, {len(marks)} and {len(ids)}. Give one list of each per sequence."
+            )
+        lengths, mark_lengths = (np.array([len(sequence) for sequence in values]) for values in (times, marks))
+        offsets = _offsets(lengths, mark_lengths, ids)
+        flat_times = pa.array(np.concatenate([np.asarray(sequence) for sequence in times]))
+        flat_marks = pa.array(np.concatenate([np.asarray(sequence) for sequence in marks]))
+        if _is_text(flat_times.type) or _is_text(flat_marks.type) or pa.types.is_timestamp(flat_times.type):
+            raise ValueError("from_lists takes numeric times and marks; got text or dates. Use load_events instead.")
+        labels = _vocabulary([flat_marks], id2label, num_marks)
+        first = None if starts is None else pa.array(np.asarray(starts, dtype=np.float64))
+        return _checked(flat_times, flat_marks, offsets, ids, labels, first, time_unit)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Times and marks of one sequence."""
+        index = range(len(self))[index]
         span = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
         return self.times[span], self.marks[span]
 
@@ -92,6 +125,14 @@ class EventSequences:
         """(N,) time since the event before; 0 for the first of a sequence whose start is unknown."""
         return self.times - self.previous_times()
 
+    def timestamps(self, index: int) -> np.ndarray | None:
+        """Moments of one sequence's events as datetime64[ns], exact to the microsecond; None if times were numbers."""
+        if self.epochs is None:
+            return None
+        # Float64 carries some tens of years with an error below a microsecond: rounding there gives the source back.
+        microseconds = np.rint(self[index][0] * (TIME_UNITS[self.time_unit or "s"] / 1000)).astype("timedelta64[us]")
+        return self.epochs[index] + microseconds.astype("timedelta64[ns]")
+
     def select(self, indices: Sequence[int] | np.ndarray) -> EventSequences:
         """The sequences at `indices`, in that order."""
         indices = np.asarray(indices, dtype=np.int64)
@@ -106,3 +147,391 @@ class EventSequences:
             starts=self.starts[indices],
             epochs=None if self.epochs is None else self.epochs[indices],
         )
+
+
+@dataclass(frozen=True)
+class EventBatch:
+    """Sequences side by side, right-padded.
+
+    Args:
+        times: (B, T) float32, relative to each row's clock origin; padding repeats the last time.
+        marks: (B, T) int64; 0 on padding.
+        mask: (B, T) bool, True where there is an event.
+    """
+
+    times: torch.Tensor
+    marks: torch.Tensor
+    mask: torch.Tensor
+
+    @classmethod
+    def from_spans(
+        cls, times: np.ndarray, marks: np.ndarray, first: np.ndarray, count: np.ndarray, origin: np.ndarray
+    ) -> EventBatch:
+        """Events first[b] : first[b] + count[b] of flat `times` and `marks` (N,); first, count and origin are (B,)."""
+        import torch
+
+        step = np.arange(count.max())
+        mask = step < count[:, None]  # (B, T)
+        where = first[:, None] + np.minimum(step, count[:, None] - 1)
+        # The difference is taken in float64: float32 would lose small intervals far from zero.
+        relative = (times[where] - origin[:, None]).astype(np.float32)
+        return cls(torch.from_numpy(relative), torch.from_numpy(marks[where] * mask), torch.from_numpy(mask))
+
+    @classmethod
+    def from_sequences(cls, sequences: EventSequences, indices: Sequence[int] | np.ndarray) -> EventBatch:
+        """Whole sequences; the clock starts at the sequence's start, or at its first event if that is unknown."""
+        rows = np.asarray(indices, dtype=np.int64)
+        first, count = sequences.offsets[rows], sequences.lengths[rows]
+        origin = np.where(np.isnan(sequences.starts[rows]), sequences.times[first], sequences.starts[rows])
+        return cls.from_spans(sequences.times, sequences.marks, first, count, origin)
+
+
+def load_events(
+    source: Any,
+    *,
+    sequence: str | None = None,
+    time: str | None = None,
+    mark: str | None = None,
+    id2label: Mapping[int, str] | None = None,
+    num_marks: int | None = None,
+    start: str | None = None,
+    time_unit: str | None = None,
+    sort: bool = False,
+) -> EventSequences:
+    """Event sequences from a file, a frame, a dataset or plain lists.
+
+    Long format has one row per event (sequence id, time and mark columns), list format one row per sequence (list
+    columns); the time column tells which. Marks given as strings get a vocabulary, in sorted order.
+
+    Args:
+        source: path to .csv, .jsonl, .json or .parquet; pandas DataFrame; `datasets.Dataset`; dict of columns; or a
+            list of sequences, each a list of (time, mark) pairs or a dict of times and marks.
+        sequence: column of sequence ids; default `seq_id` if there is one. Without ids rows are numbered (list
+            format), or all belong to one sequence (long format).
+        time: column of times, default `times` or `time`: numbers, timestamps or ISO strings.
+        mark: column of marks, default `marks` or `mark`: integers or strings.
+        id2label: names of the marks; string marks outside it are an error.
+        num_marks: number of integer marks, if larger than the largest one seen plus 1.
+        start: column with the moment a sequence's observation began, of the same kind as the times.
+        time_unit: for timestamps the unit to convert to ("s" by default); for numbers only a name to keep.
+        sort: put the events of each sequence in order of time (ties keep their order) instead of refusing them.
+
+    Example:
+
+    ```python
+    >>> load_events([[(0.5, "login"), (2.0, "error")], [(1.0, "login")]]).id2label
+    {0: 'error', 1: 'login'}
+    ```
+    """
+    options: dict[str, Any] = {
+        "sequence": sequence,
+        "time": time,
+        "mark": mark,
+        "start": start,
+        "time_unit": time_unit,
+    }
+    return load_splits({"": source}, id2label=id2label, num_marks=num_marks, sort=sort, **options)[""]
+
+
+def load_splits(
+    source: str | Path | Mapping[str, Any],
+    *,
+    sequence: str | None = None,
+    time: str | None = None,
+    mark: str | None = None,
+    id2label: Mapping[int, str] | None = None,
+    num_marks: int | None = None,
+    start: str | None = None,
+    time_unit: str | None = None,
+    sort: bool = False,
+) -> dict[str, EventSequences]:
+    """Splits that share one mark vocabulary; keywords as in `load_events`.
+
+    Args:
+        source: a folder with files named train, validation (or valid, val, dev) and test, of which any may be missing;
+            other files are ignored. A single file is the split train. Or a mapping from split to `load_events` source.
+    """
+    files = source if isinstance(source, Mapping) else _split_files(Path(source))
+    tables = {split: _table(file) for split, file in files.items()}
+    marks = {split: _column(table, "mark", mark, "marks", "mark") for split, table in tables.items()}
+    stored = next(filter(None, (_class_names(tables[split], name) for split, (name, _) in marks.items())), None)
+    values = [piece.flatten() if _is_list(piece.type) else piece for _, piece in marks.values()]
+    labels = _vocabulary(values, stored if id2label is None else id2label, num_marks)
+    built = {}
+    for split, table in tables.items():
+        try:
+            flat = _flatten(table, _column(table, "time", time, "times", "time")[1], marks[split][1], sequence, start)
+            built[split] = _checked(*flat[:4], labels, flat[4], time_unit or _stored_unit(table), sort)
+        except ValueError as error:
+            raise ValueError(f"split {split!r}: {error}" if split else str(error)) from None
+    return built
+
+
+def _split_files(path: Path) -> dict[str, Path]:
+    if not path.is_dir():
+        return {"train": path}
+    files: dict[str, Path] = {}
+    for file in sorted(path.iterdir()):
+        split = SPLIT_NAMES.get(file.stem)
+        if split is None or file.suffix not in FILE_TYPES:
+            continue
+        if split in files:
+            raise ValueError(f"{path} has two files for {split}: {files[split].name} and {file.name}. Remove one.")
+        files[split] = file
+    if not files:
+        found = ", ".join(sorted(file.name for file in path.iterdir())) or "nothing"
+        raise ValueError(
+            f"{path} must hold train, validation or test files ({', '.join(FILE_TYPES)}); it holds {found}. "
+            "Name them so, or pass one file."
+        )
+    return {split: files[split] for split in ("train", "validation", "test") if split in files}
+
+
+def _table(source: Any) -> pa.Table:
+    """Any source as one Arrow table: typed columns, lists without Python objects."""
+    try:
+        if isinstance(source, str | Path):
+            table = _read_file(Path(source))
+        elif isinstance(source, pd.DataFrame):
+            table = pa.Table.from_pandas(source, preserve_index=False)
+        elif hasattr(source, "with_format") and hasattr(source, "features"):  # datasets.Dataset, without importing it
+            table = source.with_format("arrow")[:]
+            table = table.replace_schema_metadata(source.features.arrow_schema.metadata)
+        elif isinstance(source, Mapping):
+            table = pa.table({str(name): values for name, values in source.items()})
+        elif isinstance(source, Sequence) and source and isinstance(source[0], Mapping):
+            table = pa.Table.from_pylist(list(source))
+        elif isinstance(source, Sequence):
+            one = len(source) > 0 and len(source[0]) == 2 and np.ndim(source[0][0]) == 0
+            pairs = [tuple(zip(*piece, strict=True)) or ((), ()) for piece in ([source] if one else source)]
+            table = pa.table({"times": [piece[0] for piece in pairs], "marks": [piece[1] for piece in pairs]})
+        else:
+            kind = type(source).__name__
+            raise ValueError(f"events come from a path, DataFrame, Dataset, list or dict; got {kind}. Convert it.")
+    except pa.ArrowException as error:
+        name = source if isinstance(source, str | Path) else f"the {type(source).__name__}"
+        reason = str(error).strip().rstrip(".")
+        raise ValueError(
+            f"{name} cannot be read as columns: {reason}. Each column needs values of one type."
+        ) from error
+    if table.num_rows == 0:
+        raise ValueError(
+            "the source holds no events; expected at least one. Check that it is the right file or query."
+        )
+    return table
+
+
+def _read_file(path: Path) -> pa.Table:
+    if path.suffix not in FILE_TYPES:
+        raise ValueError(f"file type must be one of {', '.join(FILE_TYPES)}; got {path.name!r}. Convert or rename it.")
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}; check the path")
+    size = path.stat().st_size
+    if size == 0:
+        raise ValueError(f"{path} is empty: it holds no events. Check how it was written.")
+    if path.suffix == ".parquet":
+        return pa.parquet.read_table(path)
+    if path.suffix == ".csv":
+        return pa.csv.read_csv(path)
+    if path.suffix == ".json":
+        try:
+            return _table(json.loads(path.read_text(encoding="utf-8")))
+        except json.JSONDecodeError:
+            pass  # many .json files hold one object per line
+    # One block, so that types are inferred from the whole file and long lines fit.
+    return pa.json.read_json(path, read_options=pa.json.ReadOptions(block_size=min(size + 1, 2**31 - 1)))
+
+
+def _column(table: pa.Table, role: str, asked: str | None, *defaults: str) -> tuple[str, pa.Array]:
+    """Name and values of the column that plays a role."""
+    for name in defaults if asked is None else (asked,):
+        if name in table.column_names:
+            values = table.column(name).combine_chunks()
+            return name, values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    expected = " or ".join(map(repr, defaults if asked is None else (asked,)))
+    found = ", ".join(table.column_names)
+    raise ValueError(f"no {role} column {expected}; the columns are {found}. Pass {role}=<one of them>.")
+
+
+def _class_names(table: pa.Table, name: str) -> dict[int, str] | None:
+    """Names of a ClassLabel column, as `datasets` keeps them beside the schema."""
+    info = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {})
+    feature = info.get("features", {}).get(name, {})
+    names = feature.get("feature", feature).get("names") if isinstance(feature, dict) else None
+    return dict(enumerate(names)) if names else None
+
+
+def _stored_unit(table: pa.Table) -> str | None:
+    """The time unit, where `export_windows` wrote the file."""
+    return json.loads((table.schema.metadata or {}).get(b"ehd_hf", b"{}")).get("time_unit")
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _refuse(bad: np.ndarray, values: Any, offsets: np.ndarray, seq_ids: tuple[Any, ...], rule: str, fix: str) -> None:
+    """Raise if any of `bad` is True: the rule, the first value against it, its sequence, the remedy."""
+    if bad.any():
+        where = int(np.argmax(bad))
+        name = seq_ids[int(np.searchsorted(offsets, where, side="right")) - 1]
+        value = values[where].as_py() if isinstance(values, pa.Array) else values[where]
+        raise ValueError(f"{rule}; got {value} in sequence {name!r}. {fix}")
+
+
+def _offsets(lengths: np.ndarray, mark_lengths: np.ndarray, seq_ids: tuple[Any, ...]) -> np.ndarray:
+    each, both = np.arange(len(lengths) + 1), [f"{t} and {m}" for t, m in zip(lengths, mark_lengths, strict=True)]
+    _refuse(lengths != mark_lengths, both, each, seq_ids, "times and marks must be equally many", "Check the source.")
+    _refuse(lengths == 0, lengths, each, seq_ids, "a sequence needs at least one event", "Leave it out.")
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _flatten(
+    table: pa.Table, times: pa.Array, marks: pa.Array, sequence: str | None, start: str | None
+) -> tuple[pa.Array, pa.Array, np.ndarray, tuple[Any, ...], pa.Array | None]:
+    """Both formats as flat times and marks (N,), offsets (S + 1,), S ids and S starts."""
+    has_ids = sequence is not None or "seq_id" in table.column_names
+    ids = _column(table, "sequence", sequence, "seq_id")[1] if has_ids else None
+    starts = None if start is None else _column(table, "start", start)[1]
+    if ids is not None and ids.null_count:
+        raise ValueError("sequence ids must not be missing; got a row without one. Fill it in.")
+    if _is_list(times.type) != _is_list(marks.type):
+        raise ValueError(f"times and marks must both be lists or both be single; got {times.type} and {marks.type}.")
+    if _is_list(times.type):
+        seq_ids = tuple(range(table.num_rows) if ids is None else ids.to_pylist())
+        lengths, mark_lengths = (pc.fill_null(pc.list_value_length(lists), 0).to_numpy() for lists in (times, marks))
+        offsets = _offsets(lengths, mark_lengths, seq_ids)
+        return times.flatten(), marks.flatten(), offsets, seq_ids, starts
+
+    encoded = (pa.array(np.zeros(len(times), np.int64)) if ids is None else ids).dictionary_encode()
+    codes, seq_ids = encoded.indices.to_numpy(), tuple(encoded.dictionary.to_pylist())  # in order of appearance
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))]).astype(np.int64)
+    order = np.argsort(codes, kind="stable")
+    if starts is not None:
+        distinct = pa.table({"sequence": codes, "start": starts}).group_by(["sequence", "start"]).aggregate([])
+        count = np.bincount(distinct["sequence"].to_numpy())
+        rule = f"column {start!r} must hold one value per sequence"
+        _refuse(
+            count > 1, [f"{n} values" for n in count], np.arange(len(count) + 1), seq_ids, rule, "Check the source."
+        )
+        starts = starts.take(pa.array(order[offsets[:-1]]))
+    if (np.diff(codes) < 0).any():
+        times, marks = times.take(pa.array(order)), marks.take(pa.array(order))
+    return times, marks, offsets, seq_ids, starts
+
+
+def _vocabulary(
+    marks: Sequence[pa.Array], id2label: Mapping[int, str] | None, num_marks: int | None
+) -> dict[int, str]:
+    """One name per mark for all splits together."""
+    text = {_is_text(values.type) for values in marks}
+    if id2label is not None:
+        labels = {int(mark): str(id2label[mark]) for mark in sorted(id2label, key=int)}
+        if list(labels) != list(range(len(labels))) or len(set(labels.values())) != len(labels):
+            raise ValueError(
+                f"id2label must give the marks 0..n-1 different names; got {dict(id2label)}. Renumber it."
+            )
+    elif text == {True}:
+        labels = dict(enumerate(sorted(set().union(*(pc.unique(values).to_pylist() for values in marks)) - {None})))
+    elif text == {True, False}:
+        raise ValueError("marks are integers in one split and strings in another. Write them the same way in all.")
+    else:
+        numeric = [values for values in marks if pa.types.is_integer(values.type) or pa.types.is_floating(values.type)]
+        seen = 1 + max((int(pc.max(values).as_py() or 0) for values in numeric), default=-1)
+        if num_marks is None and seen > MAX_INFERRED_MARKS:
+            raise ValueError(f"marks must count from 0; got {seen - 1}. Pass identifiers as strings, or num_marks.")
+        labels = {mark: str(mark) for mark in range(seen if num_marks is None else num_marks)}
+    if num_marks is not None and num_marks != len(labels):
+        raise ValueError(f"num_marks is {num_marks} but there are {len(labels)} mark names. Leave num_marks out.")
+    return labels
+
+
+def _moments(values: pa.Array, offsets: np.ndarray, seq_ids: tuple[Any, ...]) -> np.ndarray:
+    """Numbers as float64, anything that means a moment as datetime64[ns] (UTC); missing is NaN or NaT."""
+    kind, expected = values.type, "times must be numbers, timestamps or ISO strings"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
+        return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    if _is_text(kind):
+        parsed = pd.to_datetime(values.to_pandas(), format="ISO8601", utc=True, errors="coerce")
+        unread = parsed.isna().to_numpy() & values.is_valid().to_numpy(zero_copy_only=False)
+        _refuse(unread, values, offsets, seq_ids, expected, "Correct it or remove the event.")
+        return parsed.dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        raise ValueError(f"{expected}; got {kind}. Convert the column.")
+    try:
+        return values.cast(pa.timestamp("ns", getattr(kind, "tz", None))).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"timestamps must lie between 1678 and 2261: {error}. Check the source.") from error
+
+
+def _mark_ids(
+    values: pa.Array, id2label: Mapping[int, str], offsets: np.ndarray, seq_ids: tuple[Any, ...]
+) -> np.ndarray:
+    """(N,) int64 in range."""
+    missing = values.is_null().to_numpy(zero_copy_only=False)
+    _refuse(missing, values, offsets, seq_ids, "marks must not be missing", "Fill it in or remove the event.")
+    if _is_text(values.type):
+        names = pa.array(list(id2label.values()), values.type)
+        found = pc.fill_null(pc.index_in(values, value_set=names), -1).to_numpy()
+        rule = f"marks must be among the {len(id2label)} names of id2label"
+        _refuse(found < 0, values, offsets, seq_ids, rule, "Add it to id2label.")
+        return found.astype(np.int64)
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        raise ValueError(f"marks must be integers or strings; got {values.type}. Convert the column.")
+    numbers = values.to_numpy(zero_copy_only=False)
+    fix = "Check which column holds the marks."
+    _refuse(numbers != np.floor(numbers), numbers, offsets, seq_ids, "marks must be whole numbers or strings", fix)
+    _refuse(numbers < 0, numbers, offsets, seq_ids, "marks must not be negative", "Count marks from 0.")
+    fix = f"Pass num_marks={numbers.max() + 1:.0f} (or a longer id2label) or check the source."
+    _refuse(numbers >= len(id2label), numbers, offsets, seq_ids, f"marks must lie in [0, {len(id2label)})", fix)
+    return numbers.astype(np.int64)
+
+
+def _checked(
+    raw_times: pa.Array,
+    raw_marks: pa.Array,
+    offsets: np.ndarray,
+    seq_ids: tuple[Any, ...],
+    id2label: Mapping[int, str],
+    raw_starts: pa.Array | None,
+    time_unit: str | None,
+    sort: bool = False,
+) -> EventSequences:
+    """The door: behind it times are finite and in order and marks are in range."""
+    if len(set(seq_ids)) < len(seq_ids):
+        twice = next(name for name in seq_ids if seq_ids.count(name) > 1)
+        raise ValueError(f"sequence ids must differ; got {twice!r} twice. Renumber them, or leave the column out.")
+    marks = _mark_ids(raw_marks, id2label, offsets, seq_ids)
+    times = np.require(_moments(raw_times, offsets, seq_ids), requirements="W")  # Arrow's memory is read-only
+    fix = "Remove the event or fill in its time."
+    _refuse(~np.isfinite(times), times, offsets, seq_ids, "times must be finite", fix)
+    if sort:
+        order = np.lexsort((times, np.repeat(np.arange(len(seq_ids)), np.diff(offsets))))  # stable
+        times, marks = times[order], marks[order]
+    backwards = np.append(False, times[1:] < times[:-1])
+    backwards[offsets[:-1]] = False  # from one sequence to the next
+    fix = "Pass sort=True, or name the column of sequence ids."
+    _refuse(backwards, times, offsets, seq_ids, "times must not decrease within a sequence", fix)
+
+    first, each = times[offsets[:-1]], np.arange(len(seq_ids) + 1)
+    starts = np.full(len(seq_ids), np.array("NaN" if times.dtype == np.float64 else "NaT", times.dtype))
+    if raw_starts is not None and not pa.types.is_null(raw_starts.type):
+        starts = _moments(raw_starts, each, seq_ids)
+    if len(starts) != len(seq_ids) or starts.dtype != times.dtype:
+        got, expected = f"{len(starts)} of {starts.dtype}", f"{len(seq_ids)} of {times.dtype}, as the times are"
+        raise ValueError(f"starts must be {expected}; got {got}. Convert them.")
+    late = ~np.isnan(starts) & ((starts > first) | ~np.isfinite(first - starts))
+    _refuse(late, starts, each, seq_ids, "a start must be finite and not after the first event", "Check the starts.")
+    if times.dtype == np.float64:
+        return EventSequences(times, marks, offsets, seq_ids, dict(id2label), starts, time_unit)
+
+    time_unit = time_unit or "s"
+    if time_unit not in TIME_UNITS:
+        raise ValueError(f"timestamps convert to {', '.join(TIME_UNITS)}; got {time_unit!r}. Pass one as time_unit.")
+    elapsed = (times - np.repeat(first, np.diff(offsets))).astype(np.int64) / TIME_UNITS[time_unit]
+    starts = np.where(np.isnat(starts), np.nan, (starts - first).astype(np.int64) / TIME_UNITS[time_unit])
+    return EventSequences(elapsed, marks, offsets, seq_ids, dict(id2label), starts, time_unit, first)

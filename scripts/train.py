@@ -1,0 +1,96 @@
+"""Train a marked temporal point process, or a distiller on top of one.
+
+    accelerate launch scripts/train.py                       # a small default on simulated events
+    accelerate launch scripts/train.py --config scripts/configs/stackoverflow_fullynn_fast.yaml \\
+        --data.source ../shared/data/stackoverflow --training.out runs/so
+    ... --training.steps 500 --model.hidden_size 64          # any field of the config, by its path
+    ... --resume                                             # go on after an interruption, bit for bit
+
+A config has the sections `task` (mtpp or distiller), `data`, `model` and `training`; see scripts/configs/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import AutoConfig, AutoModel
+
+from ehd_hf.mtpp import fullynn  # noqa: F401  # registers the model type
+from ehd_hf.sources import load_source, with_jitter
+from ehd_hf.synthetic import simulated_splits
+from ehd_hf.training import Trainer, TrainingArguments
+from ehd_hf.windows import make_crops
+
+DEFAULT = Path(__file__).parent / "configs" / "simulated_fullynn_fast.yaml"
+DATA_KEYS = {"source", "process", "num_sequences", "horizon", "seed", "crop_length", "jitter_seed"}
+
+
+def read_config(argv: list[str] | None) -> tuple[dict[str, Any], bool]:
+    """The config file with the command line's changes, and whether to resume."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, default=DEFAULT, help=f"YAML file (default: {DEFAULT.name})")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in training.out")
+    known, rest = parser.parse_known_args(argv)
+    if not known.config.is_file():
+        raise ValueError(f"--config must name a YAML file; got {str(known.config)!r}, which does not exist.")
+    config = yaml.safe_load(known.config.read_text())
+    for flag, value in zip(rest[::2], [*rest[1::2], None], strict=False):
+        section, _, field = flag.removeprefix("--").partition(".")
+        if not flag.startswith("--") or section not in config or not field or value is None:
+            raise ValueError(
+                f"Changes to the config read --section.field value with a section of {', '.join(config)}; got {flag!r}."
+            )
+        config[section][field] = yaml.safe_load(value)
+    return config, known.resume
+
+
+def train_mtpp(config: dict[str, Any], resume: bool) -> dict[str, float]:
+    data, model, args = dict(config["data"]), dict(config["model"]), TrainingArguments.from_dict(config["training"])
+    if unknown := sorted(set(data) - DATA_KEYS):
+        raise ValueError(f"data has the keys {', '.join(sorted(DATA_KEYS))}; got unknown {', '.join(unknown)}.")
+    crop_length, jitter_seed = data.pop("crop_length"), data.pop("jitter_seed", None)
+    splits = load_source(data["source"]) if "source" in data else simulated_splits(**data)
+    if jitter_seed is not None:
+        splits = {name: with_jitter(sequences, seed=jitter_seed) for name, sequences in splits.items()}
+    if "validation" not in splits:
+        raise ValueError(f"Training needs a validation split to choose the best model; got {', '.join(splits)}.")
+    train = splits["train"]
+    torch.manual_seed(args.seed)
+    mtpp = AutoModel.from_config(
+        AutoConfig.for_model(
+            **model, num_marks=train.num_marks, id2label=dict(train.id2label), time_unit=train.time_unit
+        )
+    )
+    crops = make_crops(train, length=crop_length)
+    mtpp.fit_time_scale(torch.from_numpy(train.intervals()))
+    validation = make_crops(splits["validation"], length=crop_length).sample(2000, seed=0)
+    trainer = Trainer(mtpp, args, crops, validation)
+    trainer.accelerator.print(
+        f"{train.num_events:,} events of {train.num_marks} kinds in {len(train):,} sequences; "
+        f"{mtpp.num_parameters():,} parameters"
+    )
+    return trainer.train(resume=resume)
+
+
+def main(argv: list[str] | None = None) -> int:
+    try:
+        config, resume = read_config(argv)
+        tasks = {"mtpp": train_mtpp}
+        if config.get("task") not in tasks:
+            raise ValueError(f"task must be one of {', '.join(tasks)}; got {config.get('task')!r}.")
+        best = tasks[config["task"]](config, resume)
+    except (ValueError, TypeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"best at step {best['step']}: " + "  ".join(f"{k} {v:.4f}" for k, v in best.items() if k != "step"))
+    print(f"model in {config['training']['out']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""The gated recurrent history encoder: one LSTM step per kept event.
+
+The skip gate decides how far a step counts: `state + keep * (step(state, event) - state)`, and the time of the last
+kept event is carried by the same gate. At keep in {0, 1} this is exactly the LSTM over the kept events alone; in
+between it is differentiable, and events that are left out receive gradients too.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def last_kept_times(times: Tensor, keep: Tensor) -> Tensor:
+    """Time of the last kept event before each event and after all (B, T + 1); the clock's origin, 0, before any.
+
+    Args:
+        times: (B, T).
+        keep: (B, T) in [0, 1]; in between, the time moves part of the way.
+    """
+    last = torch.zeros_like(times[:, :1])
+    lasts = [last]
+    for time, gate in zip(times.split(1, dim=1), keep.split(1, dim=1), strict=True):
+        last = torch.lerp(last, time, gate)
+        lasts.append(last)
+    return torch.cat(lasts, dim=1)
+
+
+def _gated_span(keep: Tensor) -> tuple[int, int]:
+    """First and last (exclusive) position whose gate matters: it is not 1 for some row, or its gradient is wanted."""
+    if keep.requires_grad:
+        return 0, keep.shape[1]
+    positions = (keep != 1).any(dim=0).nonzero()
+    return (int(positions[0]), int(positions[-1]) + 1) if len(positions) else (0, 0)
+
+
+class GatedHistoryEncoder(nn.Module):
+    """LSTM over (mark embedding, time features), with a gate per event.
+
+    Args:
+        num_marks: C.
+        embedding_size: width of the mark embedding.
+        num_time_features: how many numbers describe an interval.
+        hidden_size: width D of the history state.
+    """
+
+    def __init__(self, num_marks: int, embedding_size: int, num_time_features: int, hidden_size: int) -> None:
+        super().__init__()
+        self.mark_embedding = nn.Embedding(num_marks, embedding_size)
+        self.lstm = nn.LSTM(embedding_size + num_time_features, hidden_size, batch_first=True)
+        self.initial_hidden = nn.Parameter(torch.zeros(hidden_size))
+        self.initial_cell = nn.Parameter(torch.zeros(hidden_size))
+
+    def forward(self, time_features: Tensor, marks: Tensor, keep: Tensor | None) -> Tensor:
+        """History state before each event and after all: (B, T + 1, D).
+
+        Args:
+            time_features: (B, T, F), of the interval since the last kept event.
+            marks: (B, T).
+            keep: (B, T) in [0, 1], or None if every event is kept.
+        """
+        inputs = torch.cat([self.mark_embedding(marks), time_features], dim=-1)
+        hidden = self.initial_hidden.expand(len(marks), -1)
+        cell = self.initial_cell.expand(len(marks), -1)
+        # Before and after the span of events that are not simply kept, the fused LSTM does the same work faster.
+        first, last = _gated_span(keep) if keep is not None else (0, 0)
+        pieces = [hidden[:, None]]
+        for span, gates in ((slice(0, first), None), (slice(first, last), keep), (slice(last, None), None)):
+            if inputs[:, span].shape[1] == 0:
+                continue
+            if gates is None:
+                states, hidden, cell = self._fused(inputs[:, span], hidden, cell)
+            else:
+                states, hidden, cell = self._gated(inputs[:, span], gates[:, span], hidden, cell)
+            pieces.append(states)
+        return torch.cat(pieces, dim=1)
+
+    def _fused(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        states, (hidden, cell) = self.lstm(inputs, (hidden[None].contiguous(), cell[None].contiguous()))
+        return states, hidden[0], cell[0]
+
+    def _gated(self, inputs: Tensor, keep: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same LSTM, step by step, each step weighted by its gate."""
+        lstm = self.lstm
+        projected = nn.functional.linear(inputs, lstm.weight_ih_l0, lstm.bias_ih_l0 + lstm.bias_hh_l0)
+        weight = lstm.weight_hh_l0.t()
+        states = []
+        for step, gate in zip(projected.unbind(1), keep.unsqueeze(-1).unbind(1), strict=True):
+            take, forget, candidate, output = torch.addmm(step, hidden, weight).chunk(4, dim=1)
+            new_cell = torch.sigmoid(forget) * cell + torch.sigmoid(take) * torch.tanh(candidate)
+            new_hidden = torch.sigmoid(output) * torch.tanh(new_cell)
+            hidden, cell = torch.lerp(hidden, new_hidden, gate), torch.lerp(cell, new_cell, gate)
+            states.append(hidden)
+        return torch.stack(states, dim=1), hidden, cell

@@ -1,0 +1,465 @@
+"""One accelerate loop for every stage: it trains whatever returns `outputs.loss`, and knows no model.
+
+A model may also return `num_items` (what its loss is a mean over; batches and processes are then weighted by it) and
+`metrics` (a dict of scalars to log). Everything random in step s is a pure function of (seed, s, process), so a run that
+is interrupted and resumed ends with the very same weights.
+
+A run's folder: `config.json` + `model.safetensors` (the best model, written when training ends), `log.jsonl` (one row per
+evaluation), `training.json` (arguments and outcome), `checkpoints/step-*` (to resume), `best/` (best model so far).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from importlib.util import find_spec
+from math import cos, isfinite, pi
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from accelerate import Accelerator
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from . import __version__
+
+# Arguments that change how a run looks or how fast it is, not what it computes: they may differ when resuming.
+_FREE_TO_CHANGE = {"out", "num_threads", "progress", "tracker", "keep_checkpoints", "save_every"}
+
+
+@dataclass(frozen=True)
+class TrainingArguments:
+    """How to train. Unknown keys fail; see `from_dict`.
+
+    Args:
+        out: folder of the run.
+        steps, warmup_steps: optimiser steps in all, and those of the linear warm-up.
+        batch_size: items per step, over all processes together.
+        schedule: learning rate after the warm-up: "cosine" or "linear" to 0, or "constant".
+        max_grad_norm: gradients are clipped to this norm.
+        eval_every: steps between evaluations; the best model by `metric` is kept.
+        patience: stop after this many evaluations without improvement; 0 never stops early.
+        save_every: steps between checkpoints to resume from.
+        seed: of the data order and of everything a model draws.
+        num_threads: CPU threads of this process; 0 shares all cores among the processes of this machine.
+        tracker: None or "tensorboard".
+    """
+
+    out: str
+    steps: int = 2000
+    warmup_steps: int = 200
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    max_grad_norm: float = 1.0
+    eval_every: int = 500
+    eval_batch_size: int = 512
+    metric: str = "loss"
+    greater_is_better: bool = False
+    patience: int = 0
+    save_every: int = 500
+    keep_checkpoints: int = 2
+    seed: int = 0
+    num_threads: int = 0
+    tracker: Literal["tensorboard"] | None = None
+    progress: bool = True
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainingArguments:
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise ValueError(
+                f"Training arguments are {', '.join(sorted(known))}; got unknown {', '.join(unknown)}. "
+                "Check the spelling."
+            )
+        return cls(**values)
+
+    def __post_init__(self) -> None:
+        for name, smallest in [("steps", 1), ("batch_size", 1), ("eval_every", 1), ("eval_batch_size", 1)] + [
+            (name, 0) for name in ("warmup_steps", "patience", "num_threads", "weight_decay", "seed")
+        ] + [("save_every", 1), ("keep_checkpoints", 1)]:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < smallest:
+                raise ValueError(f"{name} must be a number of at least {smallest}; got {value!r}.")
+        for name in ("learning_rate", "max_grad_norm"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not value > 0:
+                raise ValueError(f"{name} must be a number above 0; got {value!r}.")
+        if self.schedule not in ("cosine", "linear", "constant"):
+            raise ValueError(f"schedule must be cosine, linear or constant; got {self.schedule!r}.")
+        if self.tracker not in (None, "tensorboard"):
+            raise ValueError(f"tracker must be null or tensorboard; got {self.tracker!r}.")
+
+    def learning_rate_at(self, step: int) -> float:
+        """Learning rate of step 0, 1, ...: linear warm-up, then `schedule`."""
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / self.warmup_steps
+        done = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
+        factor = {"cosine": 0.5 * (1 + cos(pi * done)), "linear": 1 - done, "constant": 1.0}[self.schedule]
+        return self.learning_rate * factor
+
+
+class StepBatches(Sampler[Tensor]):
+    """Indices of each step's batch: shuffled epochs, as a pure function of (seed, step), this process's share of it."""
+
+    def __init__(self, size: int, batch_size: int, seed: int, steps: range, rank: int, world: int) -> None:
+        self.size, self.batch_size, self.seed, self.steps = size, batch_size, seed, steps
+        self.rank, self.world = rank, world
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        per_epoch = max(1, self.size // self.batch_size)
+        shuffled, order = -1, torch.empty(0, dtype=torch.long)
+        for step in self.steps:
+            epoch, batch = divmod(step, per_epoch)
+            if epoch != shuffled:
+                generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+                shuffled, order = epoch, torch.randperm(self.size, generator=generator)
+            yield order[batch * self.batch_size : (batch + 1) * self.batch_size][self.rank :: self.world]
+
+
+@dataclass
+class Progress:
+    """Where a run stands."""
+
+    step: int = 0
+    best: float | None = None
+    best_step: int = 0
+    evaluations_since_best: int = 0
+
+
+class Trainer:
+    """Train a model, evaluating as it goes, and keep the best.
+
+    Args:
+        model: returns `outputs.loss` when called with a batch's items as keywords.
+        args: how.
+        train_dataset: map-style; `__getitems__(indices)` may return a whole batch at once (see `WindowStore`).
+        eval_dataset: the same, for the metric; without it the training loss is the metric.
+        evaluate: model -> dict of numbers, instead of averaging `loss` and `metrics` over `eval_dataset`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: TrainingArguments,
+        train_dataset: Dataset,
+        eval_dataset: Dataset | None = None,
+        *,
+        evaluate: Callable[[PreTrainedModel], dict[str, float]] | None = None,
+    ) -> None:
+        if args.tracker == "tensorboard" and find_spec("tensorboard") is None:
+            raise ValueError("tracker: tensorboard needs the package; pip install 'ehd-hf[tensorboard]'.")
+        self.model, self.args = model, args
+        self.train_dataset, self.eval_dataset, self.evaluate_with = train_dataset, eval_dataset, evaluate
+        self.out = Path(args.out)
+        self.progress = Progress()
+        self.accelerator = Accelerator(log_with=args.tracker, project_dir=args.out)
+        if self.accelerator.device.type == "cpu":
+            if self.accelerator.mixed_precision != "no":
+                raise ValueError(
+                    f"On a CPU train in float32; got mixed precision {self.accelerator.mixed_precision!r}, which is "
+                    "slower there or fails. Launch with --mixed_precision no."
+                )
+            self._use_all_cores()
+
+    def train(self, *, resume: bool = False) -> dict[str, float]:
+        """Run to the end (or on from the last checkpoint, if `resume`); returns the best model's metrics."""
+        args, accelerator = self.args, self.accelerator
+        optimizer = torch.optim.AdamW(
+            [parameter for parameter in self.model.parameters() if parameter.requires_grad],
+            lr=args.learning_rate,
+            weight_decay=args.weight_decay,
+        )
+        checkpoint = self._open_run(resume)
+        model, optimizer = accelerator.prepare(self.model, optimizer)
+        if checkpoint is not None:
+            self._load_checkpoint(checkpoint, optimizer)
+        if args.tracker is not None:
+            accelerator.init_trackers("training")
+        model.train()
+        steps = range(self.progress.step, args.steps)
+        bar = tqdm(
+            total=args.steps,
+            initial=self.progress.step,
+            disable=not (args.progress and accelerator.is_main_process),
+            desc="training",
+            unit="step",
+            dynamic_ncols=True,
+        )
+        running: dict[str, float] = {}
+        for step, batch in zip(steps, self._batches(steps), strict=True):
+            # One line makes every draw of this step repeatable, whatever was drawn before.
+            torch.manual_seed((args.seed * 1_000_003 + step) * 1_009 + accelerator.process_index)
+            for group in optimizer.param_groups:
+                group["lr"] = args.learning_rate_at(step)
+            outputs = model(**batch)
+            loss, share = self._globally_weighted(outputs)
+            accelerator.backward(loss * share)
+            accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+            self.progress.step = step + 1
+            value = float(outputs.loss.detach())
+            if not isfinite(value):
+                raise ValueError(
+                    f"The loss became {value} at step {step}. Lower the learning rate ({args.learning_rate}) or look for "
+                    "extreme intervals in the data; the last checkpoint is intact."
+                )
+            running["loss"] = value if not running else 0.98 * running["loss"] + 0.02 * value
+            bar.update()
+            if step % 10 == 0:
+                bar.set_postfix(loss=f"{running['loss']:.4f}", refresh=False)
+            last = step + 1 == args.steps
+            stop = False
+            if (step + 1) % args.eval_every == 0 or last:
+                stop = self._evaluate_and_keep_best(running["loss"])
+                model.train()
+            if (step + 1) % args.save_every == 0 and not (last or stop):
+                self._save_checkpoint(optimizer)
+            if stop:
+                break
+        bar.close()
+        if args.tracker is not None:
+            accelerator.end_training()
+        return self._finish()
+
+    # --- parts of the loop
+
+    def _batches(self, steps: range) -> Iterator[dict[str, Tensor]]:
+        sampler = StepBatches(
+            len(self.train_dataset),  # type: ignore[arg-type]  # map-style datasets have a length
+            self.args.batch_size,
+            self.args.seed,
+            steps,
+            self.accelerator.process_index,
+            self.accelerator.num_processes,
+        )
+        for batch in DataLoader(self.train_dataset, batch_sampler=sampler, collate_fn=_collate(self.train_dataset)):  # type: ignore[arg-type]
+            yield {name: value.to(self.accelerator.device) for name, value in batch.items()}
+
+    def _globally_weighted(self, outputs: Any) -> tuple[Tensor, Tensor | float]:
+        """The loss and this process's weight, so that the averaged gradient is that of the global batch."""
+        items = getattr(outputs, "num_items", None)
+        if self.accelerator.num_processes == 1 or items is None:
+            return outputs.loss, 1.0
+        in_all = self.accelerator.reduce(items.detach().float().clone(), "sum")
+        return outputs.loss, items * self.accelerator.num_processes / in_all
+
+    def _evaluate_and_keep_best(self, train_loss: float) -> bool:
+        """Evaluate, log, keep the model if it is the best so far; True if patience has run out."""
+        progress, args = self.progress, self.args
+        metrics = self.evaluate()
+        if args.metric not in metrics and args.metric != "loss":
+            raise ValueError(f"metric must be one of {', '.join(sorted(metrics))}; got {args.metric!r}.")
+        value = metrics.get(args.metric, train_loss)
+        sign = 1 if args.greater_is_better else -1
+        if progress.best is None or sign * value > sign * progress.best:
+            progress.best, progress.best_step, progress.evaluations_since_best = value, progress.step, 0
+            if self.accelerator.is_main_process:
+                self._save_model(self.out / "best")
+        else:
+            progress.evaluations_since_best += 1
+        row = {"step": progress.step, "train_loss": train_loss, **{f"eval_{k}": v for k, v in metrics.items()}}
+        if self.accelerator.is_main_process:
+            with open(self.out / "log.jsonl", "a") as log:
+                log.write(json.dumps(row) + "\n")
+            if args.progress:
+                shown = "  ".join(f"{name} {number:.4f}" for name, number in row.items() if name != "step")
+                tqdm.write(f"step {progress.step}: {shown}")
+        if args.tracker is not None:
+            self.accelerator.log({k: v for k, v in row.items() if k != "step"}, step=progress.step)
+        return bool(args.patience) and progress.evaluations_since_best >= args.patience
+
+    def evaluate(self) -> dict[str, float]:
+        """Mean of `loss` and of every metric over the evaluation data, weighted by items."""
+        if self.evaluate_with is not None:
+            return self.evaluate_with(self.model)
+        if self.eval_dataset is None:
+            return {}
+        size, step = len(self.eval_dataset), self.args.eval_batch_size  # type: ignore[arg-type]
+        collate = _collate(self.eval_dataset)
+        totals: dict[str, float] = {}
+        self.model.eval()
+        with torch.no_grad():
+            for first in list(range(0, size, step))[self.accelerator.process_index :: self.accelerator.num_processes]:
+                indices = torch.arange(first, min(first + step, size))
+                batch = collate(_fetch(self.eval_dataset, indices))
+                outputs = self.model(**{k: v.to(self.accelerator.device) for k, v in batch.items()})
+                items = getattr(outputs, "num_items", None)
+                weight = float(items) if items is not None else float(len(indices))
+                values = {"loss": outputs.loss, **(getattr(outputs, "metrics", None) or {})}
+                for name, value in values.items():
+                    totals[name] = totals.get(name, 0.0) + weight * float(value)
+                totals[""] = totals.get("", 0.0) + weight
+        self.model.train()
+        names = sorted(totals)
+        summed = self.accelerator.reduce(
+            torch.tensor([totals[name] for name in names], dtype=torch.float64, device=self.accelerator.device), "sum"
+        )
+        reduced = dict(zip(names, summed.tolist(), strict=True))
+        weight = reduced.pop("")
+        return {name: value / weight for name, value in reduced.items()}
+
+    def _use_all_cores(self) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", self.accelerator.num_processes))
+        threads = self.args.num_threads or max(1, cores // local)
+        if threads != torch.get_num_threads():
+            self.accelerator.print(
+                f"Using {threads} CPU threads (was {torch.get_num_threads()}; `accelerate launch` sets 1 by default)."
+            )
+            torch.set_num_threads(threads)
+
+    # --- the run's folder
+
+    def _open_run(self, resume: bool) -> Path | None:
+        """Prepare `out`; the checkpoint to go on from, if any."""
+        whole = sorted(self.out.glob("checkpoints/step-*[0-9]"))
+        if resume:
+            if not whole:
+                raise ValueError(
+                    f"To resume, out must hold checkpoints/step-*; got {str(self.out)!r}, which has none. "
+                    "Start without --resume, or name the folder of an interrupted run."
+                )
+            return whole[-1]
+        if self.accelerator.is_main_process:
+            if self.out.exists() and any(self.out.iterdir()):
+                raise ValueError(
+                    f"out must be new or empty, so that no earlier run is lost; {str(self.out)!r} is not. "
+                    "Pass --resume to go on with it, or choose another folder."
+                )
+            self.out.mkdir(parents=True, exist_ok=True)
+        self.accelerator.wait_for_everyone()
+        return None
+
+    def _save_checkpoint(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.accelerator.is_main_process:
+            tensors = {f"model.{name}": value.contiguous() for name, value in self._state().items()}
+            for index, values in optimizer.state_dict()["state"].items():
+                tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in values.items()}
+            folder = self.out / "checkpoints" / f"step-{self.progress.step:08d}"
+            with _whole_or_nothing(folder) as partial:
+                save_file({name: value.detach().cpu().clone() for name, value in tensors.items()}, partial / "state.safetensors")
+                state = {"progress": asdict(self.progress), "args": asdict(self.args), "version": __version__}
+                (partial / "progress.json").write_text(json.dumps(state, indent=1))
+            for old in sorted(self.out.glob("checkpoints/step-*[0-9]"))[: -self.args.keep_checkpoints]:
+                shutil.rmtree(old)
+        self.accelerator.wait_for_everyone()
+
+    def _load_checkpoint(self, folder: Path, optimizer: torch.optim.Optimizer) -> None:
+        try:
+            saved = json.loads((folder / "progress.json").read_text())
+            tensors = load_file(folder / "state.safetensors")
+            progress, arguments = Progress(**saved["progress"]), saved["args"]
+        except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
+            raise ValueError(
+                f"A checkpoint holds progress.json and state.safetensors; {str(folder)!r} cannot be read ({error}). "
+                "Delete it to resume from the one before."
+            ) from error
+        changed = {
+            name: (arguments.get(name), value)
+            for name, value in asdict(self.args).items()
+            if name not in _FREE_TO_CHANGE and arguments.get(name) != value
+        }
+        if changed:
+            said = ", ".join(f"{name}: {before!r} -> {now!r}" for name, (before, now) in changed.items())
+            raise ValueError(f"A run resumes with the arguments it began with; got changes: {said}. Undo them.")
+        self.progress = progress
+        weights = {name[6:]: value for name, value in tensors.items() if name.startswith("model.")}
+        self.accelerator.unwrap_model(self.model).load_state_dict(weights)
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            if name.startswith("optimizer."):
+                _, index, key = name.split(".", 2)
+                state.setdefault(int(index), {})[key] = value
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        if self.accelerator.is_main_process and (log := self.out / "log.jsonl").exists():
+            # Rows written after the checkpoint will be written again.
+            rows = [line for line in log.read_text().splitlines() if _step_of(line) <= self.progress.step]
+            _replace_text(log, "".join(f"{row}\n" for row in rows))
+
+    def _state(self) -> dict[str, Tensor]:
+        return self.accelerator.unwrap_model(self.model).state_dict()
+
+    def _save_model(self, folder: Path) -> None:
+        with _whole_or_nothing(folder) as partial:
+            self.accelerator.unwrap_model(self.model).save_pretrained(partial)
+
+    def _finish(self) -> dict[str, float]:
+        """Put the best model into `out` itself and say how the run ended."""
+        self.accelerator.wait_for_everyone()
+        weights = load_file(self.out / "best" / "model.safetensors")
+        self.accelerator.unwrap_model(self.model).load_state_dict(weights)
+        self.model.eval()
+        rows = [json.loads(line) for line in (self.out / "log.jsonl").read_text().splitlines()]
+        best = next(row for row in rows if row["step"] == self.progress.best_step)
+        if self.accelerator.is_main_process:
+            for file in sorted((self.out / "best").iterdir()):
+                partial = self.out / f"{file.name}.partial"
+                shutil.copyfile(file, partial)
+                os.replace(partial, self.out / file.name)
+            summary = {"args": asdict(self.args), "version": __version__, "steps_run": self.progress.step, "best": best}
+            _replace_text(self.out / "training.json", json.dumps(summary, indent=1))
+            shutil.rmtree(self.out / "checkpoints", ignore_errors=True)
+            shutil.rmtree(self.out / "best")
+        self.accelerator.wait_for_everyone()
+        return best
+
+
+def _collate(dataset: Dataset) -> Callable[[Any], dict[str, Tensor]]:
+    """Stores that return whole batches from `__getitems__` need no collating; others get torch's default."""
+    return getattr(dataset, "collate", torch.utils.data.default_collate)
+
+
+def _fetch(dataset: Any, indices: Tensor) -> Any:
+    return dataset.__getitems__(indices) if hasattr(dataset, "__getitems__") else [dataset[int(i)] for i in indices]
+
+
+def _step_of(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError):
+        return float("inf")  # a line cut short by a kill
+
+
+class _whole_or_nothing:
+    """A folder that appears complete under its name, or not at all: written beside it, synced, then renamed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.partial = folder, folder.with_name(folder.name + ".partial")
+
+    def __enter__(self) -> Path:
+        shutil.rmtree(self.partial, ignore_errors=True)
+        self.partial.mkdir(parents=True)
+        return self.partial
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is not None:
+            shutil.rmtree(self.partial, ignore_errors=True)
+            return
+        for file in self.partial.iterdir():
+            with open(file, "rb") as handle:
+                os.fsync(handle.fileno())
+        old = self.folder.with_name(self.folder.name + ".old")
+        if self.folder.exists():
+            os.replace(self.folder, old)
+        os.replace(self.partial, self.folder)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _replace_text(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    os.replace(partial, path)
