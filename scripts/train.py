@@ -20,7 +20,7 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoModel
 
-from ehd_hf.mtpp import fullynn  # noqa: F401  # registers the model type
+import ehd_hf.mtpp  # noqa: F401  # registers the backbones
 from ehd_hf.sources import load_source, with_jitter
 from ehd_hf.synthetic import simulated_splits
 from ehd_hf.training import Trainer, TrainingArguments

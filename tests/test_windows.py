@@ -187,7 +187,6 @@ def test_raw_events_and_mappings_of_splits_give_windows(splits, tmp_path):
 def test_the_export_loads_with_datasets_whole_and_streamed(splits, tmp_path, monkeypatch):
     import datasets
 
-    monkeypatch.setattr(windows_module, "SAMPLED_WINDOWS", 5_000)
     monkeypatch.setattr(windows_module, "ROWS_PER_CHUNK", 5)  # several chunks per file
     folder = export_windows(splits, tmp_path / "out", [(3, 4), (2, 5)], name="toy")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]

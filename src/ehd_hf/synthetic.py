@@ -7,7 +7,7 @@ and the likelihood is known exactly (the best any model can reach).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -302,3 +302,25 @@ PROCESSES: dict[str, Callable[[], HawkesProcess]] = {
     "exponential": exponential_hawkes,
     "incident": incident_hawkes,
 }
+
+
+def simulated_splits(
+    process: str, num_sequences: Mapping[str, int] | None = None, horizon: float = 120.0, seed: int = 0
+) -> dict[str, EventSequences]:
+    """Splits of a ready-made process, each from its own stream of random numbers.
+
+    Args:
+        process: one of `PROCESSES`.
+        num_sequences: sequences per split; by default 1,500 / 150 / 300 of train / validation / test.
+        horizon: length of every observation.
+        seed: of all splits together.
+    """
+    if process not in PROCESSES:
+        raise ValueError(f"process must be one of {', '.join(PROCESSES)}; got {process!r}.")
+    sizes = num_sequences or {"train": 1500, "validation": 150, "test": 300}
+    streams = np.random.default_rng(seed).spawn(len(sizes))
+    hawkes = PROCESSES[process]()
+    return {
+        split: hawkes.simulate(horizon, size, stream).sequences
+        for (split, size), stream in zip(sizes.items(), streams, strict=True)
+    }

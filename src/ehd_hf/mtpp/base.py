@@ -111,7 +111,7 @@ class MTPPModel(PreTrainedModel):
     # --- a backbone provides
 
     def encode_history(
-        self, times: Tensor, marks: Tensor, mask: Tensor, keep: Tensor | None
+        self, times: Tensor, marks: Tensor, mask: Tensor, keep: Tensor | None, mark_weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """State of the kept history and time of its last event, before each event and after the last one.
 
@@ -146,6 +146,7 @@ class MTPPModel(PreTrainedModel):
         keep: Tensor | None = None,
         survived_until: Tensor | None = None,
         num_last: int | None = None,
+        mark_weights: Tensor | None = None,
     ) -> MTPPOutput:
         """log p(event | kept events before it), for every event.
 
@@ -154,12 +155,14 @@ class MTPPModel(PreTrainedModel):
             marks: (B, T) in [0, C).
             mask: (B, T), True where there is an event. Padding may stand anywhere: it is never kept, and scores 0.
             keep: (B, T) in [0, 1]; gates how far an event enters the history of later ones. At {0, 1} this equals
-                deleting the events with keep = 0. Scores of deleted events are those they would have had.
+                deleting the events with keep = 0. Scores of deleted events are those they would have had. May be
+                shorter than T: later events are kept.
+            mark_weights: (B, T), factors of the mark embeddings; 1 in value, they carry gradients (`rebuild.select`).
             survived_until: (B,); condition the first event after that time on no event before it.
             num_last: score only the last `num_last` positions; the outputs are then (B, num_last). Saves the work of
                 scoring a history of which only the future's likelihood is wanted.
         """
-        states, last_times = self.encode_history(times, marks, mask, keep)
+        states, last_times = self.encode_history(times, marks, mask, keep, mark_weights)
         first = 0 if num_last is None else times.shape[1] - num_last
         states, last_times = states[:, first:-1], last_times[:, first:-1]
         times, marks, mask = times[:, first:], marks[:, first:], mask[:, first:]

@@ -11,19 +11,37 @@ import torch
 from torch import Tensor, nn
 
 
-def last_kept_times(times: Tensor, keep: Tensor) -> Tensor:
+def gate_padding(keep: Tensor | None, mask: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """Gates that also skip padding standing before an event; None if every event is simply kept.
+
+    Padding after the last event needs no gate, since nothing follows it.
+    """
+    holes = (mask[:, 1:] & ~mask[:, :-1]).any(dim=0).nonzero()
+    gated = 0 if keep is None else keep.shape[1]
+    length = max(gated, int(holes[-1]) + 1 if len(holes) else 0)
+    if length == 0:
+        return None
+    gates = mask[:, :length].to(dtype)
+    if keep is None:
+        return gates
+    return torch.cat([keep.to(dtype) * gates[:, :gated], gates[:, gated:]], dim=1)
+
+
+def last_kept_times(times: Tensor, keep: Tensor | None) -> Tensor:
     """Time of the last kept event before each event and after all (B, T + 1); the clock's origin, 0, before any.
 
     Args:
         times: (B, T).
-        keep: (B, T) in [0, 1]; in between, the time moves part of the way.
+        keep: (B, G) in [0, 1] for the first G events, the rest is kept; in between, the time moves part of the way.
     """
+    gated = 0 if keep is None else keep.shape[1]
     last = torch.zeros_like(times[:, :1])
     lasts = [last]
-    for time, gate in zip(times.split(1, dim=1), keep.split(1, dim=1), strict=True):
-        last = torch.lerp(last, time, gate)
-        lasts.append(last)
-    return torch.cat(lasts, dim=1)
+    if keep is not None:
+        for time, gate in zip(times[:, :gated].split(1, dim=1), keep.split(1, dim=1), strict=True):
+            last = torch.lerp(last, time, gate)
+            lasts.append(last)
+    return torch.cat([*lasts, times[:, gated:]], dim=1)
 
 
 def _gated_span(keep: Tensor) -> tuple[int, int]:
@@ -51,15 +69,21 @@ class GatedHistoryEncoder(nn.Module):
         self.initial_hidden = nn.Parameter(torch.zeros(hidden_size))
         self.initial_cell = nn.Parameter(torch.zeros(hidden_size))
 
-    def forward(self, time_features: Tensor, marks: Tensor, keep: Tensor | None) -> Tensor:
+    def forward(
+        self, time_features: Tensor, marks: Tensor, keep: Tensor | None, mark_weights: Tensor | None = None
+    ) -> Tensor:
         """History state before each event and after all: (B, T + 1, D).
 
         Args:
             time_features: (B, T, F), of the interval since the last kept event.
             marks: (B, T).
-            keep: (B, T) in [0, 1], or None if every event is kept.
+            keep: (B, G) in [0, 1] for the first G events, the rest is kept; None if every event is.
+            mark_weights: (B, T), factors of the mark embeddings.
         """
-        inputs = torch.cat([self.mark_embedding(marks), time_features], dim=-1)
+        embedded = self.mark_embedding(marks)
+        if mark_weights is not None:
+            embedded = embedded * mark_weights[..., None]
+        inputs = torch.cat([embedded, time_features], dim=-1)
         hidden = self.initial_hidden.expand(len(marks), -1)
         cell = self.initial_cell.expand(len(marks), -1)
         # Before and after the span of events that are not simply kept, the fused LSTM does the same work faster.

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
 from .base import MTPPConfig, MTPPModel
-from .encoder import GatedHistoryEncoder, last_kept_times
+from .encoder import GatedHistoryEncoder, gate_padding, last_kept_times
 
 # Lower bound of the straight component's amplitude: events remain possible after any silence.
 _SMALLEST_TAIL = 1e-3
@@ -123,18 +123,12 @@ class FullyNNModel(MTPPModel):
     # --- the MTPP contract
 
     def encode_history(
-        self, times: Tensor, marks: Tensor, mask: Tensor, keep: Tensor | None
+        self, times: Tensor, marks: Tensor, mask: Tensor, keep: Tensor | None, mark_weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        if keep is None and bool((mask[:, 1:] & ~mask[:, :-1]).any()):
-            keep = mask.to(times.dtype)  # padding before events must be skipped like a deleted event
-        elif keep is not None:
-            keep = (keep * mask).to(times.dtype)
-        if keep is None:
-            last_times = F.pad(times, (1, 0))
-        else:
-            last_times = last_kept_times(times, keep)
+        keep = gate_padding(keep, mask, times.dtype)
+        last_times = last_kept_times(times, keep)
         features, _ = self._time_features((times - last_times[:, :-1]).clamp(min=0))
-        return self.encoder(features, marks, keep), last_times
+        return self.encoder(features, marks, keep, mark_weights), last_times
 
     def score_intervals(self, states: Tensor, intervals: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         amplitudes = self._amplitudes(states)

@@ -1,0 +1,122 @@
+"""How well a history predicts the future: log perplexity (eq. 5) and the perplexity drop dppl (eq. 4).
+
+A window is `times`, `marks`, `mask` (B, T) whose last `num_future` positions are the future x_o and the others the
+history H_f. Padding may stand anywhere in the history and behind the future. `keep` (..., B, L) says which events of the
+history are kept; leading axes, such as S mask samples, are carried through.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from .mtpp.base import MTPPModel, MTPPOutput
+from .rebuild import select
+
+Conditioning = Literal["paper", "survival"]
+Rebuilder = Literal["gate", "select"]
+
+
+def future_log_prob(
+    mtpp: MTPPModel,
+    times: Tensor,
+    marks: Tensor,
+    mask: Tensor,
+    num_future: int,
+    keep: Tensor | None = None,
+    *,
+    conditioning: Conditioning = "paper",
+    rebuilder: Rebuilder = "gate",
+) -> MTPPOutput:
+    """log p(x_i | x_<i, kept history) of each future event: fields are (..., B, K).
+
+    Args:
+        times, marks, mask: (B, T).
+        num_future: K.
+        keep: (..., B, L) in [0, 1]; the whole history if not given.
+        conditioning: "paper" counts the first future interval from the last kept event, silence included; "survival"
+            conditions the first future event on that silence, up to the time of the history's last event.
+        rebuilder: "gate" (differentiable in between, removed events get gradients) or "select" (the paper's: `keep` must
+            be 0 or 1, kept events alone get gradients). The values are the same.
+    """
+    if conditioning not in get_args(Conditioning):
+        raise ValueError(f"conditioning must be one of {', '.join(get_args(Conditioning))}; got {conditioning!r}.")
+    if rebuilder not in get_args(Rebuilder):
+        raise ValueError(f"rebuilder must be one of {', '.join(get_args(Rebuilder))}; got {rebuilder!r}.")
+    num_history = times.shape[1] - num_future
+    split = split_time(times, mask, num_future) if conditioning == "survival" else None
+    leading = times.shape[:1] if keep is None else keep.shape[:-1]
+    if keep is not None:
+        copies = leading[:-1].numel()
+        times, marks, mask = (x.repeat(copies, 1) for x in (times, marks, mask))
+        split = split.repeat(copies) if split is not None else None
+        keep = keep.reshape(copies * leading[-1], num_history)
+    if keep is None or rebuilder == "gate":
+        output = mtpp.event_log_prob(times, marks, mask, keep=keep, survived_until=split, num_last=num_future)
+        scored = tuple(output[name] for name in ("log_prob", "time_log_prob", "mark_log_prob"))
+    else:
+        everything = torch.cat([keep, torch.ones_like(times[:, num_history:])], dim=1)
+        rebuilt, weights = select(times, marks, mask, everything)
+        output = mtpp.event_log_prob(
+            rebuilt.times, rebuilt.marks, rebuilt.mask, survived_until=split, mark_weights=weights
+        )
+        kept = (keep.detach() > 0.5) & mask[:, :num_history]
+        where = kept.sum(1, keepdim=True) + torch.arange(num_future, device=times.device)
+        # Padding of the future has been compacted away too; what stands there instead does not count.
+        future = mask[:, num_history:]
+        scored = tuple(
+            output[name].gather(1, where).masked_fill(~future, 0.0)
+            for name in ("log_prob", "time_log_prob", "mark_log_prob")
+        )
+    log_prob, time_log_prob, mark_log_prob = (x.reshape(*leading, num_future) for x in scored)
+    return MTPPOutput(log_prob=log_prob, time_log_prob=time_log_prob, mark_log_prob=mark_log_prob)
+
+
+def split_time(times: Tensor, mask: Tensor, num_future: int) -> Tensor:
+    """Time (B,) of the history's last event, removed or not; the clock's origin if there is none."""
+    num_history = times.shape[1] - num_future
+    if num_history == 0:
+        return times.new_zeros(len(times))
+    return times[:, :num_history].masked_fill(~mask[:, :num_history], 0.0).amax(dim=1)
+
+
+def log_perplexity(
+    mtpp: MTPPModel,
+    times: Tensor,
+    marks: Tensor,
+    mask: Tensor,
+    num_future: int,
+    keep: Tensor | None = None,
+    *,
+    conditioning: Conditioning = "paper",
+    rebuilder: Rebuilder = "gate",
+) -> Tensor:
+    """log ppl(x_o | kept history) = -(1/K) sum_i log p(x_i | x_<i, kept history), (..., B) (eq. 5)."""
+    output = future_log_prob(
+        mtpp, times, marks, mask, num_future, keep, conditioning=conditioning, rebuilder=rebuilder
+    )
+    return -output.log_prob.sum(-1) / mask[:, times.shape[1] - num_future :].sum(-1)
+
+
+def dppl(
+    mtpp: MTPPModel,
+    times: Tensor,
+    marks: Tensor,
+    mask: Tensor,
+    num_future: int,
+    keep: Tensor,
+    *,
+    conditioning: Conditioning = "paper",
+    rebuilder: Rebuilder = "gate",
+    full: Tensor | None = None,
+) -> Tensor:
+    """Perplexity drop log ppl(x_o | H_f) - log ppl(x_o | kept), (..., B): negative when the kept events predict worse
+    than the whole history (eq. 4). `full` (B,) is log ppl(x_o | H_f), if already known."""
+    if full is None:
+        with torch.no_grad():
+            full = log_perplexity(mtpp, times, marks, mask, num_future, conditioning=conditioning)
+    return full - log_perplexity(
+        mtpp, times, marks, mask, num_future, keep, conditioning=conditioning, rebuilder=rebuilder
+    )
