@@ -20,14 +20,15 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoModel
 
-import ehd_hf.mtpp  # noqa: F401  # registers the backbones
+import ehd_hf.distillers
+import ehd_hf.mtpp  # noqa: F401  # both register their models
+from ehd_hf.events import EventSequences
 from ehd_hf.sources import load_source, with_jitter
 from ehd_hf.synthetic import simulated_splits
 from ehd_hf.training import Trainer, TrainingArguments
-from ehd_hf.windows import make_crops
+from ehd_hf.windows import make_crops, make_windows, parse_pair
 
 DEFAULT = Path(__file__).parent / "configs" / "simulated_fullynn_fast.yaml"
-DATA_KEYS = {"source", "process", "num_sequences", "horizon", "seed", "crop_length", "jitter_seed"}
 
 
 def read_config(argv: list[str] | None) -> tuple[dict[str, Any], bool]:
@@ -49,41 +50,61 @@ def read_config(argv: list[str] | None) -> tuple[dict[str, Any], bool]:
     return config, known.resume
 
 
-def train_mtpp(config: dict[str, Any], resume: bool) -> dict[str, float]:
-    data, model, args = dict(config["data"]), dict(config["model"]), TrainingArguments.from_dict(config["training"])
-    if unknown := sorted(set(data) - DATA_KEYS):
-        raise ValueError(f"data has the keys {', '.join(sorted(DATA_KEYS))}; got unknown {', '.join(unknown)}.")
-    crop_length, jitter_seed = data.pop("crop_length"), data.pop("jitter_seed", None)
+def load_splits(data: dict[str, Any], *needed: str) -> dict[str, EventSequences]:
+    """Events of the config's `data` section: a `source` on disk, or a simulated `process`."""
+    data = {name: value for name, value in data.items() if name not in needed}
+    jitter_seed = data.pop("jitter_seed", None)
+    known = {"source"} if "source" in data else {"process", "num_sequences", "horizon", "seed"}
+    if unknown := sorted(set(data) - known):
+        raise ValueError(
+            f"data has the keys {', '.join(sorted(known | set(needed)))}; got unknown {', '.join(unknown)}."
+        )
     splits = load_source(data["source"]) if "source" in data else simulated_splits(**data)
-    if jitter_seed is not None:
-        splits = {name: with_jitter(sequences, seed=jitter_seed) for name, sequences in splits.items()}
     if "validation" not in splits:
         raise ValueError(f"Training needs a validation split to choose the best model; got {', '.join(splits)}.")
-    train = splits["train"]
-    torch.manual_seed(args.seed)
-    mtpp = AutoModel.from_config(
-        AutoConfig.for_model(
-            **model, num_marks=train.num_marks, id2label=dict(train.id2label), time_unit=train.time_unit
-        )
-    )
-    crops = make_crops(train, length=crop_length)
+    if jitter_seed is not None:
+        splits = {name: with_jitter(sequences, seed=jitter_seed) for name, sequences in splits.items()}
+    return splits
+
+
+def train_mtpp(config: dict[str, Any], args: TrainingArguments) -> Trainer:
+    splits = load_splits(config["data"], "crop_length", "jitter_seed")
+    train, length = splits["train"], config["data"]["crop_length"]
+    names = {"num_marks": train.num_marks, "id2label": dict(train.id2label), "time_unit": train.time_unit}
+    mtpp = AutoModel.from_config(AutoConfig.for_model(**config["model"], **names))
     mtpp.fit_time_scale(torch.from_numpy(train.intervals()))
-    validation = make_crops(splits["validation"], length=crop_length).sample(2000, seed=0)
-    trainer = Trainer(mtpp, args, crops, validation)
-    trainer.accelerator.print(
-        f"{train.num_events:,} events of {train.num_marks} kinds in {len(train):,} sequences; "
-        f"{mtpp.num_parameters():,} parameters"
+    validation = make_crops(splits["validation"], length=length).sample(2000, seed=0)
+    return Trainer(mtpp, args, make_crops(train, length=length), validation)
+
+
+def train_distiller(config: dict[str, Any], args: TrainingArguments) -> Trainer:
+    splits = load_splits(config["data"], "pair", "jitter_seed")
+    model = dict(config["model"])
+    future, history = parse_pair(config["data"]["pair"])
+    kind = type(AutoModel.from_config(AutoConfig.for_model(model.pop("model_type"))))
+    distiller = kind.from_mtpp(model.pop("mtpp"), history=history, future=future, **model)
+    train, validation = (
+        make_windows(splits[name], future=future, history=history) for name in ("train", "validation")
     )
-    return trainer.train(resume=resume)
+    return Trainer(distiller, args, train, validation.sample(2000, seed=0))
+
+
+TASKS = {"mtpp": train_mtpp, "distiller": train_distiller}
 
 
 def main(argv: list[str] | None = None) -> int:
     try:
         config, resume = read_config(argv)
-        tasks = {"mtpp": train_mtpp}
-        if config.get("task") not in tasks:
-            raise ValueError(f"task must be one of {', '.join(tasks)}; got {config.get('task')!r}.")
-        best = tasks[config["task"]](config, resume)
+        if config.get("task") not in TASKS:
+            raise ValueError(f"task must be one of {', '.join(TASKS)}; got {config.get('task')!r}.")
+        args = TrainingArguments.from_dict(config["training"])
+        torch.manual_seed(args.seed)  # the initial weights
+        trainer = TASKS[config["task"]](config, args)
+        trainer.accelerator.print(
+            f"{len(trainer.train_dataset):,} training items, {trainer.model.num_parameters(only_trainable=True):,} "
+            "trainable parameters"
+        )
+        best = trainer.train(resume=resume)
     except (ValueError, TypeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

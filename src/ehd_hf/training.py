@@ -84,9 +84,11 @@ class TrainingArguments:
         return cls(**values)
 
     def __post_init__(self) -> None:
-        for name, smallest in [("steps", 1), ("batch_size", 1), ("eval_every", 1), ("eval_batch_size", 1)] + [
-            (name, 0) for name in ("warmup_steps", "patience", "num_threads", "weight_decay", "seed")
-        ] + [("save_every", 1), ("keep_checkpoints", 1)]:
+        for name, smallest in (
+            [("steps", 1), ("batch_size", 1), ("eval_every", 1), ("eval_batch_size", 1)]
+            + [(name, 0) for name in ("warmup_steps", "patience", "num_threads", "weight_decay", "seed")]
+            + [("save_every", 1), ("keep_checkpoints", 1)]
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or value < smallest:
                 raise ValueError(f"{name} must be a number of at least {smallest}; got {value!r}.")
@@ -351,7 +353,10 @@ class Trainer:
                 tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in values.items()}
             folder = self.out / "checkpoints" / f"step-{self.progress.step:08d}"
             with _whole_or_nothing(folder) as partial:
-                save_file({name: value.detach().cpu().clone() for name, value in tensors.items()}, partial / "state.safetensors")
+                save_file(
+                    {name: value.detach().cpu().clone() for name, value in tensors.items()},
+                    partial / "state.safetensors",
+                )
                 state = {"progress": asdict(self.progress), "args": asdict(self.args), "version": __version__}
                 (partial / "progress.json").write_text(json.dumps(state, indent=1))
             for old in sorted(self.out.glob("checkpoints/step-*[0-9]"))[: -self.args.keep_checkpoints]:
@@ -410,7 +415,12 @@ class Trainer:
                 partial = self.out / f"{file.name}.partial"
                 shutil.copyfile(file, partial)
                 os.replace(partial, self.out / file.name)
-            summary = {"args": asdict(self.args), "version": __version__, "steps_run": self.progress.step, "best": best}
+            summary = {
+                "args": asdict(self.args),
+                "version": __version__,
+                "steps_run": self.progress.step,
+                "best": best,
+            }
             _replace_text(self.out / "training.json", json.dumps(summary, indent=1))
             shutil.rmtree(self.out / "checkpoints", ignore_errors=True)
             shutil.rmtree(self.out / "best")

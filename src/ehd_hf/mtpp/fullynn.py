@@ -94,9 +94,7 @@ class FullyNNModel(MTPPModel):
         self.time_layers = nn.ModuleList(
             MonotoneLinear(num_scales if layer == 0 else width, width) for layer in range(config.num_layers)
         )
-        self.history_layers = nn.ModuleList(
-            nn.Linear(config.hidden_size, width) for _ in range(config.num_layers)
-        )
+        self.history_layers = nn.ModuleList(nn.Linear(config.hidden_size, width) for _ in range(config.num_layers))
         self.amplitude = nn.Linear(config.hidden_size, width + 1)
         if config.mark_mode == "per_mark":
             self.emission_logits = nn.Parameter(torch.empty(config.num_marks, width + 1))
@@ -116,7 +114,9 @@ class FullyNNModel(MTPPModel):
         positive = intervals[intervals > 0].double()
         if len(positive) == 0:
             raise ValueError("The time scale needs positive intervals; got none. Check that times are not all tied.")
-        scales = torch.quantile(positive[torch.randperm(len(positive))[: 10**6]], positive.new_tensor(_SCALE_QUANTILES))
+        scales = torch.quantile(
+            positive[torch.randperm(len(positive))[: 10**6]], positive.new_tensor(_SCALE_QUANTILES)
+        )
         self.time_scales.copy_(scales)
         self.mean_interval.copy_(positive.mean())
 

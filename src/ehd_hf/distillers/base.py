@@ -1,0 +1,167 @@
+# No `from __future__ import annotations` here: it would disable the type checks of the config fields.
+"""The contract every distiller keeps: a frozen MTPP inside, a score per history event outside.
+
+A distiller reads a window (history and future) and gives two logits per history event: keep it, or distil it. The MTPP
+it explains is part of it, frozen: one checkpoint holds both, and the MTPP can be loaded out of it by itself.
+
+Shapes: B windows, S mask samples, L history, K future, T = L + K.
+"""
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Literal
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.configuration_utils import SubConfigSpec
+from transformers.utils import ModelOutput
+
+from ..mtpp.base import MTPPModel, StrictConfig
+from ..perplexity import dppl, log_perplexity
+
+
+@strict
+class DistillerConfig(StrictConfig):
+    """What every distiller's config says.
+
+    Args:
+        mtpp_config: config of the MTPP inside.
+        history, future: L and K of the windows it was trained on. Other lengths are accepted too.
+        epsilon: the future must become this much less likely, dppl_left < log(epsilon), in (0, 1).
+        conditioning: "paper" or "survival", see `perplexity.future_log_prob`.
+        max_length: longest window accepted, in events.
+    """
+
+    sub_configs_defaults = {"mtpp_config": SubConfigSpec(AutoConfig, model_type="fullynn")}
+
+    mtpp_config: dict | PreTrainedConfig | None = None
+    history: int = 40
+    future: int = 15
+    epsilon: float = 0.5
+    conditioning: Literal["paper", "survival"] = "paper"
+    max_length: int = 4096
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if not 0 < self.epsilon < 1:
+            raise ValueError(f"epsilon must lie in (0, 1); got {self.epsilon}. The paper uses 0.5.")
+        for name in ("history", "future", "max_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        super().__post_init__(**kwargs)
+        assert isinstance(self.mtpp_config, PreTrainedConfig)
+        self.id2label, self.label2id = self.mtpp_config.id2label, self.mtpp_config.label2id
+
+
+@dataclass
+class DistillerOutput(ModelOutput):
+    """`loss` (eq. 14) and its two parts, `logits` (B, L, 2) of keeping and distilling, and metrics of the argmax mask
+    (when not training), each a mean over the `num_items` windows."""
+
+    loss: Tensor | None = None
+    size_loss: Tensor | None = None
+    constraint_loss: Tensor | None = None
+    logits: Tensor | None = None
+    metrics: dict[str, Tensor] | None = None
+    num_items: Tensor | None = None
+
+
+class DistillerModel(PreTrainedModel):
+    """A distiller around a frozen MTPP. Subclasses give `history_logits` and `forward`.
+
+    Attribute names must differ from those of every backbone: loading a backbone out of a distiller's checkpoint would
+    silently take the outer weights of the same name.
+    """
+
+    config_class: Any = DistillerConfig
+    base_model_prefix = "distiller"
+    main_input_name = "times"
+
+    def __init__(self, config: DistillerConfig) -> None:
+        super().__init__(config)
+        self.mtpp: MTPPModel = AutoModel.from_config(config.mtpp_config)
+        self._freeze()
+
+    def history_logits(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> Tensor:
+        """Logits (B, L, 2) of keeping (0) and distilling (1) each history event."""
+        raise TypeError(f"{type(self).__name__} must define history_logits")
+
+    # --- the frozen MTPP inside
+
+    @classmethod
+    def from_mtpp(cls, mtpp: MTPPModel | str | PathLike[str], **config: Any) -> Any:
+        """A new, untrained distiller of a trained MTPP (a model or the folder of one)."""
+        if not isinstance(mtpp, MTPPModel):
+            mtpp = AutoModel.from_pretrained(mtpp)
+        if not isinstance(mtpp, MTPPModel):
+            raise ValueError(f"from_mtpp needs a marked temporal point process; got {type(mtpp).__name__}.")
+        model = cls(cls.config_class(mtpp_config=mtpp.config, **config))
+        model.mtpp.load_state_dict(mtpp.state_dict())
+        return model
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        wants_info = kwargs.pop("output_loading_info", False)
+        model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
+        # transformers only logs missing weights; a distiller without its MTPP would explain noise.
+        if info["missing_keys"]:
+            part = (
+                "its MTPP" if any(key.startswith("mtpp.") for key in info["missing_keys"]) else "some of its weights"
+            )
+            raise ValueError(
+                f"A distiller's checkpoint holds the distiller and its MTPP; {str(pretrained_model_name_or_path)!r} "
+                f"lacks {part} ({', '.join(sorted(info['missing_keys'])[:3])}, ...). "
+                f"To start from a trained MTPP use {cls.__name__}.from_mtpp."
+            )
+        model._freeze()  # transformers makes every parameter trainable again when it loads
+        return (model, info) if wants_info else model
+
+    def _freeze(self) -> None:
+        self.mtpp.requires_grad_(False)
+        self.mtpp.eval()
+
+    def train(self, mode: bool = True) -> "DistillerModel":
+        super().train(mode)
+        self.mtpp.eval()
+        return self
+
+    # --- answers
+
+    @torch.no_grad()
+    def distill(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> tuple[Tensor, Tensor]:
+        """The paper's answer (alg. 2): `distill_mask` (B, L) by argmax, and P(y = 1) (B, L)."""
+        probability = self.history_logits(times, marks, mask, num_future).softmax(-1)[..., 1]
+        history = mask[:, : times.shape[1] - num_future]
+        return (probability > 0.5) & history, probability * history
+
+    @torch.no_grad()
+    def metrics(
+        self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int, distill_mask: Tensor
+    ) -> dict[str, Tensor]:
+        """What people watch while a distiller trains, each a mean over windows."""
+        history = mask[:, : times.shape[1] - num_future]
+        size = distill_mask.sum(-1)
+        window, how = (times, marks, mask, num_future), {"conditioning": self.config.conditioning}
+        full = log_perplexity(self.mtpp, *window, **how)
+        pair = torch.stack([history & ~distill_mask, distill_mask]).to(times.dtype)
+        dppl_left, dppl_distilled = dppl(self.mtpp, *window, pair, full=full, **how)
+        recent = most_recent(history, size)
+        overlap = (distill_mask & recent).sum(-1) / size.clamp(min=1)
+        met = dppl_left < torch.tensor(self.config.epsilon).log()
+        values = {
+            "left_share": 1 - size / history.sum(-1).clamp(min=1),
+            "size": size.to(times.dtype),
+            "dppl_left": dppl_left,
+            "dppl_distilled": dppl_distilled,
+            "ds": dppl_distilled - dppl_left,
+            "constraint_met": met.to(times.dtype),
+            "recency_overlap": torch.where(size > 0, overlap, torch.ones_like(overlap)),
+        }
+        return {name: value.mean() for name, value in values.items()}
+
+
+def most_recent(history: Tensor, size: Tensor) -> Tensor:
+    """Mask (B, L) of the last `size` (B,) events among those in `history` (B, L)."""
+    from_the_end = history.flip(-1).cumsum(-1).flip(-1)  # 1 for the last event, 2 for the one before, ...
+    return history & (from_the_end <= size[:, None])

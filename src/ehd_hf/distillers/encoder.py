@@ -1,0 +1,116 @@
+"""The network all distillers share: an encoder over the future, a decoder over the history that attends to it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+# Time features bend at these multiples of the mean interval, from seconds to seasons of it.
+_SCALE_FACTORS = (0.01, 0.1, 1.0)
+
+
+class Attention(nn.Module):
+    """Multi-head attention whose query, key and value width may differ from the model's."""
+
+    def __init__(self, width: int, attention_width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query = nn.Linear(width, attention_width)
+        self.key_value = nn.Linear(width, 2 * attention_width)
+        self.output = nn.Linear(attention_width, width)
+
+    def forward(self, inputs: Tensor, memory: Tensor, memory_mask: Tensor | None) -> Tensor:
+        """inputs (B, N, D) attend to memory (B, M, D) where memory_mask (B, M) is True; everywhere if it is None."""
+        query = self.query(inputs).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        key, value = self.key_value(memory).unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        allowed = None if memory_mask is None else memory_mask[:, None, None, :]
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed)
+        return self.output(attended.transpose(1, 2).flatten(2))
+
+
+class Layer(nn.Module):
+    """Self-attention, cross-attention if there is a context, feed-forward; each normalised first."""
+
+    def __init__(self, width: int, attention_width: int, num_heads: int, inner_width: int, cross: bool) -> None:
+        super().__init__()
+        self.self_norm, self.self_attention = nn.LayerNorm(width), Attention(width, attention_width, num_heads)
+        if cross:
+            self.cross_norm, self.cross_attention = nn.LayerNorm(width), Attention(width, attention_width, num_heads)
+        self.feed_norm = nn.LayerNorm(width)
+        self.feed_forward = nn.Sequential(nn.Linear(width, inner_width), nn.GELU(), nn.Linear(inner_width, width))
+
+    def forward(
+        self, inputs: Tensor, mask: Tensor | None, context: Tensor | None = None, context_mask: Tensor | None = None
+    ) -> Tensor:
+        normed = self.self_norm(inputs)
+        inputs = inputs + self.self_attention(normed, normed, mask)
+        if context is not None:
+            inputs = inputs + self.cross_attention(self.cross_norm(inputs), context, context_mask)
+        return inputs + self.feed_forward(self.feed_norm(inputs))
+
+
+class WindowEncoder(nn.Module):
+    """Reads a window: (B, L, width) for its history, each event seen in the light of the future.
+
+    No causal masks. Positions count from the split (history ..., -2, -1, future 0, 1, ...), so that one model serves
+    histories of any length; times enter as the interval before an event and its distance from the split.
+    """
+
+    def __init__(
+        self,
+        num_marks: int,
+        input_size: int,
+        width: int,
+        attention_width: int,
+        num_heads: int,
+        inner_width: int,
+        num_encoder_layers: int,
+        num_decoder_layers: int,
+    ) -> None:
+        super().__init__()
+        self.mark_input = nn.Embedding(num_marks, input_size)
+        self.time_input = nn.Linear(2 * len(_SCALE_FACTORS), input_size)
+        self.input = nn.Linear(input_size, width)
+        shape = (width, attention_width, num_heads, inner_width)
+        self.encoder_layers = nn.ModuleList(Layer(*shape, cross=False) for _ in range(num_encoder_layers))
+        self.decoder_layers = nn.ModuleList(Layer(*shape, cross=True) for _ in range(num_decoder_layers))
+        self.future_norm, self.history_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int, mean_interval: Tensor) -> Tensor:
+        """times, marks, mask (B, T), the last `num_future` the future -> (B, L, width)."""
+        num_history = times.shape[1] - num_future
+        embedded = self._embed(times, marks, mask, num_history, mean_interval)
+        history, future = embedded[:, :num_history], embedded[:, num_history:]
+        # Attention without a mask is faster; padded batches are the exception.
+        history_mask, future_mask = (
+            (None, None) if bool(mask.all()) else (mask[:, :num_history], mask[:, num_history:])
+        )
+        for layer in self.encoder_layers:
+            future = layer(future, future_mask)
+        future = self.future_norm(future)
+        for layer in self.decoder_layers:
+            history = layer(history, history_mask, future, future_mask)
+        return self.history_norm(history)
+
+    def _embed(self, times: Tensor, marks: Tensor, mask: Tensor, num_history: int, mean_interval: Tensor) -> Tensor:
+        scales = mean_interval * times.new_tensor(_SCALE_FACTORS)
+        # Padding repeats the time before it, so that it neither hides nor makes an interval.
+        filled = times.masked_fill(~mask, 0.0).cummax(dim=1).values
+        split = filled[:, num_history - 1 : num_history] if num_history else torch.zeros_like(filled[:, :1])
+        interval = filled.diff(dim=1, prepend=torch.zeros_like(filled[:, :1])).clamp(min=0)
+        distance = (filled - split).abs()
+        features = torch.log1p(torch.cat([interval[..., None] / scales, distance[..., None] / scales], dim=-1))
+        inputs = self.input(self.mark_input(marks) + self.time_input(features))
+        position = mask.cumsum(1) - mask[:, :num_history].sum(1, keepdim=True) - 1
+        return inputs + sinusoids(position, inputs.shape[-1], inputs.dtype)
+
+
+def sinusoids(position: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """Sinusoidal encoding (..., width) of whole positions, negative ones included."""
+    frequency = torch.exp(
+        torch.arange(0, width, 2, device=position.device, dtype=dtype)
+        * (-torch.log(torch.tensor(1e4)) / width).to(dtype)
+    )
+    angle = position[..., None].to(dtype) * frequency
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)

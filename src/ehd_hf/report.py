@@ -1,0 +1,130 @@
+"""Rows in, tables out: Markdown and LaTeX, and the JSON Lines files in which rows are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MISSING = "–"
+_LATEX_SPECIAL = {char: rf"\{char}" for char in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "–": "--",
+}
+
+
+class Column(NamedTuple):
+    """A column of a table: `key` of the rows, its `title`, and how its numbers are written (a format spec)."""
+
+    key: str
+    title: str
+    spec: str = ".3f"
+
+
+def markdown_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> str:
+    """A Markdown table, aligned for people who read the source too; numbers to the right.
+
+    Example:
+
+    ```python
+    >>> print(markdown_table([{"model": "Gamma", "nll": 2.45}], [Column("model", "model"), Column("nll", "NLL")]))
+    | model | NLL   |
+    |-------|------:|
+    | Gamma | 2.450 |
+    ```
+    """
+    rows = list(rows)
+    cells = _cells(rows, columns, lambda text: text.replace("|", r"\|").replace("\n", " "))
+    right = _is_numeric(rows, columns)
+    widths = [max(3, *(len(line[index]) for line in cells)) for index in range(len(columns))]
+    lines = [
+        " | ".join(
+            cell.rjust(width) if number and below else cell.ljust(width)
+            for cell, width, number in zip(line, widths, right, strict=True)
+        )
+        for below, line in enumerate(cells)
+    ]
+    rule = "|".join("-" * (width + 1) + (":" if number else "-") for width, number in zip(widths, right, strict=True))
+    return "\n".join([f"| {lines[0]} |", f"|{rule}|", *(f"| {line} |" for line in lines[1:])])
+
+
+def latex_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> str:
+    """The same table as a LaTeX tabular with booktabs rules."""
+    rows = list(rows)
+    cells = _cells(rows, columns, lambda text: "".join(_LATEX_SPECIAL.get(char, char) for char in text))
+    lines = [" & ".join(line) + r" \\" for line in cells]
+    alignment = "".join("r" if number else "l" for number in _is_numeric(rows, columns))
+    begin = [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", lines[0], r"\midrule"]
+    return "\n".join([*begin, *lines[1:], r"\bottomrule", r"\end{tabular}"])
+
+
+def mean_and_std(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], **labels: Any) -> dict[str, Any]:
+    """One row with "mean ± std" (n - 1 in the denominator) of every float column over `rows`; others only if equal."""
+    if len(rows) < 2:
+        raise ValueError(f"a standard deviation needs at least 2 rows; got {len(rows)}.")
+    summary: dict[str, Any] = {}
+    for column in columns:
+        values = [row.get(column.key) for row in rows]
+        if all(isinstance(value, float) for value in values):
+            mean, std = statistics.fmean(values), statistics.stdev(values)  # type: ignore[type-var]
+            summary[column.key] = f"{mean:{column.spec}} ± {std:{column.spec}}"
+        elif all(value == values[0] for value in values):
+            summary[column.key] = values[0]
+    return summary | labels
+
+
+def _cells(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], escape: Callable[[str], str]
+) -> list[list[str]]:
+    """Titles, then the values of each row, as text."""
+
+    def text(value: Any, spec: str) -> str:
+        if value is None:
+            return MISSING
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return str(value)
+        return format(value, spec)
+
+    body = [[escape(text(row.get(column.key), column.spec)) for column in columns] for row in rows]
+    return [[escape(column.title) for column in columns], *body]
+
+
+def _is_numeric(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> list[bool]:
+    return [any(isinstance(row.get(column.key), int | float) for row in rows) for column in columns]
+
+
+def read_rows(path: str | Path) -> list[dict[str, Any]]:
+    """Rows of a JSON Lines file; none if there is no file. A last line cut short by a kill is left out."""
+    path = Path(path)
+    if not path.exists():
+        return []
+    *lines, _unfinished = path.read_text(encoding="utf-8").split("\n")
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            row = None
+        if not isinstance(row, dict):
+            raise ValueError(f"{path} must hold one JSON object per line; line {number} is none. Choose another file.")
+        rows.append(row)
+    return rows
+
+
+def append_row(path: str | Path, row: Mapping[str, Any]) -> None:
+    """Add one whole line, written through to the disk; a line cut short before it is removed."""
+    line = json.dumps(dict(row), ensure_ascii=False, allow_nan=False) + "\n"  # may fail: before anything is touched
+    with open(path, "ab+") as file:
+        file.seek(0)
+        content = file.read()
+        if content and not content.endswith(b"\n"):
+            file.truncate(content.rfind(b"\n") + 1)
+        file.write(line.encode())
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,14 @@
+"""Set before anything is imported: no network, no progress bars, one thread (the tensors here are tiny)."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch  # noqa: E402
+from transformers.utils import logging  # noqa: E402
+
+logging.disable_progress_bar()
+torch.set_num_threads(1)

@@ -1,0 +1,225 @@
+"""Point processes that can be checked by hand, small random batches, and slow references written as plain loops."""
+
+import dataclasses
+import math
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils import ModelOutput
+
+from ehd_hf.mtpp.base import MTPPConfig, MTPPModel
+
+
+class _Memoryless(MTPPModel):
+    """A process whose rates are constant between events: state = the rates (C,), in events per `mean_interval`."""
+
+    def __init__(self, num_marks):
+        super().__init__(MTPPConfig(num_marks=num_marks))
+        self.register_buffer("mean_interval", torch.tensor(1.0))
+
+    def _init_weights(self, module):
+        pass
+
+    def rates_after(self, rates, marks, gates):
+        """Rates (B, C) after an event of `marks` (B,), entered as far as `gates` (B, 1) in [0, 1]."""
+        raise NotImplementedError
+
+    def encode_history(self, times, marks, mask, keep):
+        gates = mask.to(times.dtype) if keep is None else keep * mask
+        rates, last = self.base.expand(len(times), -1), times.new_zeros(len(times))
+        states, lasts = [rates], [last]
+        for i in range(times.shape[1]):
+            gate = gates[:, i]
+            rates = self.rates_after(rates, marks[:, i], gate[:, None])
+            last = (1 - gate) * last + gate * times[:, i]
+            states.append(rates)
+            lasts.append(last)
+        return torch.stack(states, 1), torch.stack(lasts, 1)
+
+    def score_intervals(self, states, intervals, marks):
+        rates = states / self.mean_interval
+        return rates.sum(-1).log(), rates.gather(-1, marks[..., None])[..., 0].log(), rates.sum(-1) * intervals
+
+    def total_compensator(self, states, intervals):
+        return (states / self.mean_interval).sum(-1) * intervals
+
+    def mark_intensities(self, states, intervals):
+        return (states / self.mean_interval).expand(*intervals.shape, -1)
+
+    def fit_time_scale(self, intervals):
+        self.mean_interval.copy_(intervals[intervals > 0].mean())
+
+
+class PoissonMTPP(_Memoryless):
+    """Marked Poisson process: constant rates per mark, whatever happened. log p(m, tau) = log rate_m - tau sum(rates).
+
+    Args:
+        rates: C numbers, events per unit of time (per `mean_interval` after `fit_time_scale`).
+    """
+
+    def __init__(self, rates):
+        super().__init__(len(rates))
+        self.base = nn.Parameter(torch.tensor(rates, dtype=torch.float64))
+
+    def rates_after(self, rates, marks, gates):
+        return rates
+
+
+class AdditiveMTPP(_Memoryless):
+    """Each kept event adds a row of `weight` to the rates, for good: rate_m = base_m + sum over kept e weight[mark_e, m].
+
+    So the likelihood of any future given any kept subset is a line of arithmetic. With weight[e, m] = influence[e] *
+    base[m] the history acts through one number, S = sum of the kept influences: rates are base * (1 + S), and with
+    survival conditioning (which takes the last kept time out of it) the future's log-likelihood is
+
+        sum_i log(base[m_i] (1 + S + S_i)) - sum_i sum(base) (1 + S + S_i) tau_i,     S_i of the future events before i
+
+    concave in S, and rising as long as the future comes faster than the rates say. There the subset of a given size
+    whose removal hurts most is the one with the largest influences: greedy search is exact.
+
+    Args:
+        base: C rates of an empty history.
+        weight: (C, C) what an event of the row's mark adds to the rate of the column's mark; not negative.
+    """
+
+    def __init__(self, base, weight):
+        super().__init__(len(base))
+        self.base = nn.Parameter(torch.tensor(base, dtype=torch.float64))
+        self.weight = nn.Parameter(torch.as_tensor(weight, dtype=torch.float64))
+
+    def rates_after(self, rates, marks, gates):
+        return rates + gates * self.weight[marks]
+
+
+def random_events(num_rows, num_events, num_marks, generator, padding="end", dtype=torch.float64):
+    """times, marks, mask (B, T): a quarter of the intervals is 0, and what stands on padding is nonsense.
+
+    padding: "none", "end" (rows of different lengths), "front", or "anywhere".
+    """
+    gaps = -torch.log(torch.rand(num_rows, num_events, generator=generator, dtype=dtype).clamp(min=1e-6))
+    gaps = gaps * (torch.rand(num_rows, num_events, generator=generator) > 0.25)
+    times = gaps.cumsum(1)
+    marks = torch.randint(num_marks, (num_rows, num_events), generator=generator)
+    mask = torch.ones(num_rows, num_events, dtype=torch.bool)
+    for row in range(num_rows):
+        padded = min(row + 1, num_events)  # rows 0, 1, ... lose 1, 2, ... events; a last one may be empty
+        if padding == "end":
+            mask[row, num_events - padded :] = False
+        elif padding == "front":
+            mask[row, :padded] = False
+        elif padding == "anywhere":
+            mask[row, torch.randperm(num_events, generator=generator)[:padded]] = False
+    nonsense = 50 * torch.rand(num_rows, num_events, generator=generator, dtype=dtype)
+    return torch.where(mask, times, nonsense), marks, mask
+
+
+def slow_log_prob(model, times, marks, keep=None):
+    """log p of each event (T,) given the kept ones before it, re-encoding every prefix from scratch.
+
+    times, marks: (T,), no padding. keep: T booleans; everything if not given.
+    """
+    scores = []
+    for i in range(len(times)):
+        before = [j for j in range(i) if keep is None or keep[j]]
+        kept_times, kept_marks = times[None, before], marks[None, before]
+        states, _ = model.encode_history(kept_times, kept_marks, torch.ones_like(kept_marks, dtype=torch.bool), None)
+        silence = times[i] - (times[before[-1]] if before else 0.0)
+        _, log_intensity, compensator = model.score_intervals(states[0, -1], silence, marks[i])
+        scores.append(log_intensity - compensator)
+    return torch.stack(scores) if scores else times.new_zeros(0)
+
+
+def slow_batch_log_prob(model, times, marks, mask, keep=None):
+    """`slow_log_prob` of each row's real events, put back in their places: (B, T), 0 on padding."""
+    scores = torch.zeros_like(times)
+    for row in range(len(times)):
+        real = [i for i in range(times.shape[1]) if mask[row, i]]
+        kept = None if keep is None else [bool(keep[row, i]) for i in real]
+        scores[row, real] = slow_log_prob(model, times[row, real], marks[row, real], kept)
+    return scores
+
+
+def wild(model, scale=1.0, seed=0):
+    """The model with parameters far from initialisation, in float64 and evaluation mode."""
+    generator = torch.Generator().manual_seed(seed)
+    model.double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += scale * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return model
+
+
+# A model to train in an instant, that draws random numbers as it goes.
+
+
+class RegressionConfig(PreTrainedConfig):
+    model_type = "test_regression"
+    width: int = 3
+
+
+@dataclasses.dataclass
+class RegressionOutput(ModelOutput):
+    loss: torch.Tensor | None = None
+    num_items: torch.Tensor | None = None
+    metrics: dict | None = None
+
+
+class NoisyRegression(PreTrainedModel):
+    """Linear regression with dropout. `weights` (B,) are how many items each row counts for, as padding would make."""
+
+    config_class = RegressionConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.linear = nn.Linear(config.width, 1)
+        self.dropout = nn.Dropout(0.25)
+        self.post_init()
+
+    def forward(self, inputs, targets, weights):
+        errors = (self.linear(self.dropout(inputs))[:, 0] - targets) ** 2
+        loss = (weights * errors).sum() / weights.sum()
+        return RegressionOutput(loss=loss, num_items=weights.sum(), metrics={"rmse": loss.detach().sqrt()})
+
+
+class RegressionData(torch.utils.data.Dataset):
+    """targets = inputs @ (1, 2, ..., D) + noise. `fails_at`: the how-manieth fetch raises, as a pulled plug would."""
+
+    def __init__(self, size, width=3, seed=0, fails_at=None):
+        generator = torch.Generator().manual_seed(seed)
+        self.inputs = torch.randn(size, width, generator=generator)
+        truth = torch.arange(1.0, width + 1)
+        self.targets = self.inputs @ truth + 0.1 * torch.randn(size, generator=generator)
+        self.weights = torch.randint(1, 6, (size,), generator=generator)
+        self.fails_at, self.fetches = fails_at, 0
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        return {"inputs": self.inputs[index], "targets": self.targets[index], "weights": self.weights[index]}
+
+    def __getitems__(self, indices):
+        self.fetches += 1
+        if self.fetches == self.fails_at:
+            raise KeyboardInterrupt
+        return self[torch.as_tensor(indices)]
+
+    @staticmethod
+    def collate(batch):
+        return batch
+
+
+def regression(seed=0, width=3):
+    torch.manual_seed(seed)
+    return NoisyRegression(RegressionConfig(width=width))
+
+
+def log_grid(lowest, highest, num_points):
+    """Points (Q,) evenly spaced in log time, and trapezoid weights for integrals over time."""
+    logs = torch.linspace(math.log(lowest), math.log(highest), num_points, dtype=torch.float64)
+    points = logs.exp()
+    weights = points * (logs[1] - logs[0])
+    weights[0] = weights[0] / 2 + points[0]  # from 0 to the first point as a rectangle
+    weights[-1] = weights[-1] / 2
+    return points, weights
