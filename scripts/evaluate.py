@@ -14,10 +14,10 @@ EXAMPLE = """examples:
   python scripts/evaluate.py --model runs/so --data data/stackoverflow --pair 15-40 --out rows.jsonl --figure qq.png
   python scripts/evaluate.py --model runs/seed0 runs/seed1 runs/seed2 --data simulated:delayed --out rows.jsonl
 
-Rows already in --out for the same model, data, split and window are not computed again.
+Rows that --out already has for the same weights, events and window are not computed again.
 """
-# What makes two evaluations the same.
-KEY = ("task", "data", "split", "jitter_seed", "pair", "model", "checkpoint", "version")
+KEY = ("task", "data", "data_digest", "split", "jitter_seed", "pair", "model", "checkpoint", "version")
+Rows = Iterator[dict[str, Any]]
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -26,7 +26,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--model", type=Path, nargs="+", required=True, help="checkpoint folder(s), one per seed")
     parser.add_argument("--data", required=True, help="folder or file of events, or simulated:<process>")
-    parser.add_argument("--task", default="mtpp", help=f"one of {', '.join(TASKS)} (default mtpp)")
+    parser.add_argument("--task", default="mtpp", choices=TASKS, help="what to measure (default mtpp)")
     parser.add_argument("--pair", metavar="K-L", help="also score the futures of windows, such as 15-40")
     parser.add_argument("--split", default="test", help="default test")
     parser.add_argument("--jitter-seed", type=int, help="spread whole-number times over their unit")
@@ -35,8 +35,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def load_data(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Event sequences by split; train and the split to score must be there."""
+def load_data(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Event sequences by split, and what identifies them in a row."""
     from ehd_hf.sources import load_source, with_jitter
     from ehd_hf.synthetic import simulated_splits
 
@@ -44,50 +44,92 @@ def load_data(arguments: argparse.Namespace) -> dict[str, Any]:
     splits = simulated_splits(process) if kind == "simulated" else load_source(arguments.data)
     for split in ("train", arguments.split):
         if split not in splits:
-            raise ValueError(f"the data must have the split {split!r}; got {', '.join(splits)}. Check --split, --data.")
-    if arguments.jitter_seed is None:
-        return splits
-    return {split: with_jitter(sequences, seed=arguments.jitter_seed) for split, sequences in splits.items()}
+            raise ValueError(
+                f"the data must have the split {split!r}; got {', '.join(splits)}. Check --split, --data."
+            )
+    if arguments.jitter_seed is not None:
+        splits = {split: with_jitter(sequences, seed=arguments.jitter_seed) for split, sequences in splits.items()}
+    used = (splits["train"], splits[arguments.split])  # baselines are fitted on the first
+    digest = hashlib.sha256(b"".join(s.times.tobytes() + s.marks.tobytes() for s in used)).hexdigest()[:12]
+    name = arguments.data if kind == "simulated" else Path(arguments.data).resolve().stem
+    stamp = {"data": name, "data_digest": digest, "split": arguments.split, "jitter_seed": arguments.jitter_seed}
+    return splits, stamp
 
 
 def load_checkpoint(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """The model, and what identifies it in a row: a digest of its weights and the seed it was trained with."""
+    """The model, and what identifies it in a row: a digest of its weights, and the seed it was trained with."""
     from transformers import AutoModel
 
     import ehd_hf.mtpp.fullynn  # noqa: F401  # registers the model type
 
     if not (folder / "config.json").is_file() or not (folder / "model.safetensors").is_file():
-        raise ValueError(f"--model must be a folder with config.json and model.safetensors; got {folder}. Train first.")
+        raise ValueError(
+            f"--model must be a folder with config.json and model.safetensors; got {folder}. Train first."
+        )
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:12]
     training = folder / "training.json"
-    seed = json.loads(training.read_text())["args"].get("seed") if training.is_file() else None
+    seed = json.loads(training.read_text()).get("args", {}).get("seed") if training.is_file() else None
     return AutoModel.from_pretrained(folder), {"checkpoint": digest, "seed": seed}
 
 
-def evaluate_mtpp_task(arguments: argparse.Namespace, done: dict[tuple[Any, ...], Any]) -> Iterator[dict[str, Any]]:
-    """Rows of the trivial baselines, of the true process if there is one, and of the models: old ones, then new."""
+def mtpp_rows(arguments: argparse.Namespace, done: dict[tuple[Any, ...], Any]) -> Rows:
+    """A row per baseline, for the true process if there is one, and per model; `done` ones are not computed again."""
     from ehd_hf import __version__
-    from ehd_hf.evaluation import TRUE_PROCESS, evaluate_mtpp, trivial_baselines
-    from ehd_hf.mtpp.base import MTPPModel
+    from ehd_hf.evaluation import TRUE_PROCESS, check_marks, evaluate_mtpp, trivial_baselines
     from ehd_hf.synthetic import PROCESSES
     from ehd_hf.windows import parse_pair
 
     pair = None if arguments.pair is None else parse_pair(arguments.pair)
     checkpoints = {str(folder): load_checkpoint(folder) for folder in arguments.model}
+    splits, stamp = load_data(arguments)
     for name, (model, _) in checkpoints.items():
-        if not isinstance(model, MTPPModel):
-            raise ValueError(f"task mtpp needs a point process; {name} holds a {type(model).__name__}.")
-    splits = load_data(arguments)
-    scorers: dict[str, Any] = dict(trivial_baselines(splits["train"]))
+        check_marks(name, model, splits[arguments.split])
+    models: dict[str, Any] = dict(trivial_baselines(splits["train"]))
     if arguments.data.startswith("simulated:"):
-        scorers[TRUE_PROCESS] = PROCESSES[arguments.data.partition(":")[2]]()
-    scorers |= {name: model for name, (model, _) in checkpoints.items()}
-    data = arguments.data if arguments.data.startswith("simulated:") else Path(arguments.data).resolve().name
-    stamp = {"data": data, "split": arguments.split, "pair": arguments.pair, "jitter_seed": arguments.jitter_seed}
-    for name, scorer in scorers.items():
+        models[TRUE_PROCESS] = PROCESSES[arguments.data.partition(":")[2]]()
+    models |= {name: model for name, (model, _) in checkpoints.items()}
+    for name, model in models.items():
         identity = stamp | (checkpoints[name][1] if name in checkpoints else {"checkpoint": None, "seed": None})
-        key = {"task": "mtpp", "model": name, "version": __version__} | identity
-        if (old := done.get(tuple(key[part] for part in KEY))) is not None:
-            yield old
+        key = identity | {"task": "mtpp", "pair": arguments.pair, "model": name, "version": __version__}
+        if (row := done.get(tuple(key[part] for part in KEY))) is not None:
+            yield row
         else:
-            yield from evaluate_mtpp({name: scorer}, splits[arguments.split], pair=pair, progress=True, **identity)
+            yield from evaluate_mtpp({name: model}, splits[arguments.split], pair=pair, progress=True, **identity)
+
+
+TASKS = {"mtpp": mtpp_rows}  # a further task is a further entry; its columns are in report.TASK_COLUMNS
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    from ehd_hf.evaluation import add_gaps
+    from ehd_hf.plotting import qq_plot
+    from ehd_hf.report import append_row, read_rows, task_table
+
+    for file in filter(None, (arguments.out, arguments.figure)):
+        if not file.resolve().parent.is_dir():
+            raise ValueError(f"{file} must lie in a folder that exists; make {file.parent} first.")
+    done = {tuple(row.get(part) for part in KEY): row for row in (read_rows(arguments.out) if arguments.out else ())}
+    rows = []
+    for row in TASKS[arguments.task](arguments, done):
+        rows.append(row)
+        if arguments.out and tuple(row[part] for part in KEY) not in done:
+            append_row(arguments.out, row)
+    if arguments.figure:
+        qq_plot(rows, title=f"{rows[0]['data']}, {arguments.split}").savefig(arguments.figure)
+    print(task_table(arguments.task, add_gaps(rows)))
+    if rows[0]["num_tied"] > 0.01 * rows[0]["num_events"]:
+        print(f"note: {rows[0]['num_tied']:,} intervals are 0, where densities are unbounded; pass --jitter-seed 0.")
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parse_arguments(argv)  # before the imports, so that --help does not wait for torch
+    try:
+        evaluate(arguments)
+    except (ValueError, OSError) as error:
+        print(f"evaluate: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -44,7 +44,7 @@ def read_config(argv: list[str] | None) -> tuple[dict[str, Any], bool]:
         section, _, field = flag.removeprefix("--").partition(".")
         if not flag.startswith("--") or section not in config or not field or value is None:
             raise ValueError(
-                f"Changes to the config read --section.field value with a section of {', '.join(config)}; got {flag!r}."
+                f"Changes to the config read --section.field value, section being of {', '.join(config)}; got {flag!r}."
             )
         config[section][field] = yaml.safe_load(value)
     return config, known.resume

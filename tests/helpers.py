@@ -25,13 +25,16 @@ class _Memoryless(MTPPModel):
         """Rates (B, C) after an event of `marks` (B,), entered as far as `gates` (B, 1) in [0, 1]."""
         raise NotImplementedError
 
-    def encode_history(self, times, marks, mask, keep):
-        gates = mask.to(times.dtype) if keep is None else keep * mask
+    def encode_history(self, times, marks, mask, keep, mark_weights=None):
+        gates = mask.to(times.dtype)
+        if keep is not None:  # for the first events; later ones are kept
+            gates = torch.cat([keep * gates[:, : keep.shape[1]], gates[:, keep.shape[1] :]], 1)
+        weights = torch.ones_like(times) if mark_weights is None else mark_weights
         rates, last = self.base.expand(len(times), -1), times.new_zeros(len(times))
         states, lasts = [rates], [last]
         for i in range(times.shape[1]):
             gate = gates[:, i]
-            rates = self.rates_after(rates, marks[:, i], gate[:, None])
+            rates = self.rates_after(rates, marks[:, i], (gate * weights[:, i])[:, None])
             last = (1 - gate) * last + gate * times[:, i]
             states.append(rates)
             lasts.append(last)

@@ -15,6 +15,11 @@ _HOMES = {
     "windows": ["load_windows", "make_windows"],
     "mtpp.base": ["MTPPModel"],
     "mtpp.fullynn": ["FullyNNConfig", "FullyNNModel"],
+    "perplexity": ["dppl", "log_perplexity"],
+    "distillers.base": ["DistillerModel"],
+    "distillers.ehd": ["EHDDistillerConfig", "EHDDistillerModel"],
+    "explanation": ["Explanation"],
+    "pipeline": ["EHDDistiller", "list_pretrained", "load_example"],
     "training": ["Trainer", "TrainingArguments"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -22,11 +27,20 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = ["__version__", *_HOME_OF]
 
 if TYPE_CHECKING:
+    from .distillers.base import DistillerModel as DistillerModel
+    from .distillers.ehd import EHDDistillerConfig as EHDDistillerConfig
+    from .distillers.ehd import EHDDistillerModel as EHDDistillerModel
     from .events import EventSequences as EventSequences
     from .events import load_events as load_events
+    from .explanation import Explanation as Explanation
     from .mtpp.base import MTPPModel as MTPPModel
     from .mtpp.fullynn import FullyNNConfig as FullyNNConfig
     from .mtpp.fullynn import FullyNNModel as FullyNNModel
+    from .perplexity import dppl as dppl
+    from .perplexity import log_perplexity as log_perplexity
+    from .pipeline import EHDDistiller as EHDDistiller
+    from .pipeline import list_pretrained as list_pretrained
+    from .pipeline import load_example as load_example
     from .training import Trainer as Trainer
     from .training import TrainingArguments as TrainingArguments
     from .windows import load_windows as load_windows

@@ -1,7 +1,7 @@
 """Trivial models of event sequences: what a point process must beat before it has learned anything.
 
-Intervals are independent draws of one distribution (exponential, that is a Poisson process, or gamma); marks are drawn
-by frequency, alone (unigram) or given the mark before (bigram). All are fitted in closed form or by a few Newton steps.
+Intervals are independent draws of one distribution (exponential, that is a Poisson process, or gamma); marks come
+by frequency, alone (unigram) or given the mark before (bigram). All are fitted in closed form or by some Newton steps.
 """
 
 from __future__ import annotations

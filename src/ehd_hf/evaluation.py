@@ -49,9 +49,9 @@ def evaluate_mtpp(
 
     Keys: `nll`, `time_nll`, `mark_nll` (nats per event over whole sequences, first events excluded), `num_events`;
     `ks` (distance of the rescaled times from Exp(1)) and `qq` (99 quantiles of them); with `pair` also `future_nll`,
-    `future_time_nll`, `future_mark_nll` and `num_windows`. `num_tied` counts scored intervals of 0, where densities are
-    unbounded and NLLs arbitrary: jitter the times if they are more than a few. The true process does not tell times and marks apart
-    (None), and sees the whole past of a window, which a model does not.
+    `future_time_nll`, `future_mark_nll` and `num_windows`. The true process does not tell times from marks (None), and
+    sees the whole past of a window, which a model does not. `num_tied` counts scored intervals of 0: there densities
+    are unbounded and NLLs arbitrary, so jitter the times if they are more than a few.
 
     Args:
         models: point processes, fitted baselines or the simulating process, by name.
@@ -61,13 +61,15 @@ def evaluate_mtpp(
         progress: show a bar per model.
         stamp: what else each row says (data, split, ...).
     """
+    for name, model in models.items():
+        check_marks(name, model, sequences)
     windows = None if pair is None else make_windows(sequences, future=pair[0], history=pair[1])
     num_tied = int((sequences.intervals()[is_scored(sequences)] == 0).sum())
     for name, model in models.items():
         began = time.perf_counter()
-        row: Row = {"task": "mtpp", **stamp, "model": name}
+        window = None if pair is None else f"{pair[0]}-{pair[1]}"
+        row: Row = {"task": "mtpp", **stamp, "pair": window, "model": name}
         if isinstance(model, MTPPModel):
-            _check_marks(name, model, sequences)
             scoring = _in_double(model)  # one copy for both passes
             scores = _score_sequences(scoring, sequences, max_tokens, progress, name)
         else:
@@ -111,7 +113,7 @@ def summarize_scores(scores: EventScores) -> Row:
 
 
 def ks_distance(rescaled: np.ndarray) -> float:
-    """Kolmogorov-Smirnov distance of `rescaled` (n,) from Exp(1): 0 for a calibrated model (time-rescaling theorem)."""
+    """Kolmogorov-Smirnov distance of rescaled times (n,) from Exp(1), which those of the true process follow."""
     distribution = -np.expm1(-np.sort(rescaled))
     steps = np.arange(len(rescaled) + 1) / len(rescaled)
     return float(max((steps[1:] - distribution).max(), (distribution - steps[:-1]).max()))
@@ -128,8 +130,9 @@ def add_gaps(rows: Iterable[Row]) -> list[Row]:
     return [row | ({"gap": row["nll"] - truth[events(row)]} if events(row) in truth else {}) for row in rows]
 
 
-def _check_marks(name: str, model: MTPPModel, sequences: EventSequences) -> None:
-    if model.config.num_marks != sequences.num_marks:
+def check_marks(name: str, model: Scorer, sequences: EventSequences) -> None:
+    """Refuse a point process trained on other marks than those of `sequences`."""
+    if isinstance(model, MTPPModel) and model.config.num_marks != sequences.num_marks:
         raise ValueError(
             f"model {name} knows {model.config.num_marks} marks; the events have {sequences.num_marks}. "
             "Evaluate it on the data set it was trained on."

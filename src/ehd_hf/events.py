@@ -31,6 +31,17 @@ SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("validation", 
 MAX_INFERRED_MARKS = 1_000_000
 
 
+def unit_in_nanoseconds(unit: str) -> float:
+    """Length of a time unit: one of `TIME_UNITS`, or a multiple of one such as "1e6 s"."""
+    factor, _, name = unit.rpartition(" ")
+    try:
+        return TIME_UNITS[name] * (float(factor) if factor else 1)
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"a unit of time is one of {', '.join(TIME_UNITS)}, or a multiple such as '1e6 s'; got {unit!r}."
+        ) from None
+
+
 @dataclass(frozen=True)
 class EventSequences:
     """Many marked event sequences, stored flat.
@@ -130,7 +141,9 @@ class EventSequences:
         if self.epochs is None:
             return None
         # Float64 carries some tens of years with an error below a microsecond: rounding there gives the source back.
-        microseconds = np.rint(self[index][0] * (TIME_UNITS[self.time_unit or "s"] / 1000)).astype("timedelta64[us]")
+        microseconds = np.rint(self[index][0] * (unit_in_nanoseconds(self.time_unit or "s") / 1000)).astype(
+            "timedelta64[us]"
+        )
         return self.epochs[index] + microseconds.astype("timedelta64[ns]")
 
     def select(self, indices: Sequence[int] | np.ndarray) -> EventSequences:
@@ -530,8 +543,7 @@ def _checked(
         return EventSequences(times, marks, offsets, seq_ids, dict(id2label), starts, time_unit)
 
     time_unit = time_unit or "s"
-    if time_unit not in TIME_UNITS:
-        raise ValueError(f"timestamps convert to {', '.join(TIME_UNITS)}; got {time_unit!r}. Pass one as time_unit.")
-    elapsed = (times - np.repeat(first, np.diff(offsets))).astype(np.int64) / TIME_UNITS[time_unit]
-    starts = np.where(np.isnat(starts), np.nan, (starts - first).astype(np.int64) / TIME_UNITS[time_unit])
+    unit = unit_in_nanoseconds(time_unit)
+    elapsed = (times - np.repeat(first, np.diff(offsets))).astype(np.int64) / unit
+    starts = np.where(np.isnat(starts), np.nan, (starts - first).astype(np.int64) / unit)
     return EventSequences(elapsed, marks, offsets, seq_ids, dict(id2label), starts, time_unit, first)

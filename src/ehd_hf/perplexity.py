@@ -1,8 +1,8 @@
 """How well a history predicts the future: log perplexity (eq. 5) and the perplexity drop dppl (eq. 4).
 
 A window is `times`, `marks`, `mask` (B, T) whose last `num_future` positions are the future x_o and the others the
-history H_f. Padding may stand anywhere in the history and behind the future. `keep` (..., B, L) says which events of the
-history are kept; leading axes, such as S mask samples, are carried through.
+history H_f. Padding may stand anywhere in the history and behind the future. `keep` (..., B, L) says which events of
+the history are kept; leading axes, such as S mask samples, are carried through.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def future_log_prob(
         keep: (..., B, L) in [0, 1]; the whole history if not given.
         conditioning: "paper" counts the first future interval from the last kept event, silence included; "survival"
             conditions the first future event on that silence, up to the time of the history's last event.
-        rebuilder: "gate" (differentiable in between, removed events get gradients) or "select" (the paper's: `keep` must
-            be 0 or 1, kept events alone get gradients). The values are the same.
+        rebuilder: "gate" (differentiable in between, removed events get gradients) or "select" (the paper's: `keep`
+            must be 0 or 1, kept events alone get gradients). The values are the same.
     """
     if conditioning not in get_args(Conditioning):
         raise ValueError(f"conditioning must be one of {', '.join(get_args(Conditioning))}; got {conditioning!r}.")

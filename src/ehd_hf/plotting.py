@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 # Okabe and Ito: eight colours told apart with every common colour vision, here without the yellow, pale on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 DASHES = ("-", "--", "-.", ":")  # a second cue besides colour, for print
-STYLE = {
+STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.spines.top": False,

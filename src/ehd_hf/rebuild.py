@@ -1,7 +1,7 @@
 """A keep mask -> the rebuilt sequence, by moving the kept events to the front (one stable sort, one gather).
 
-The skip gate of `mtpp.encoder` gives the same likelihood without moving anything; compaction is its reference, and what
-the paper's own path, `select`, is made of.
+The skip gate of `mtpp.encoder` gives the same likelihood without moving anything; compaction is its reference, and
+what the paper's own path, `select`, is made of.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def compact(times: Tensor, marks: Tensor, mask: Tensor, keep_mask: Tensor) -> Re
 def select(times: Tensor, marks: Tensor, mask: Tensor, keep: Tensor) -> tuple[Rebuilt, Tensor]:
     """The paper's rebuilder (appendix A): multiply the samples into times and embeddings, then select the kept events.
 
-    `keep` (B, T) is 0 or 1 in value and carries gradients. Returns the rebuilt sequence, whose times carry them, and the
-    factors (B, T) of the mark embeddings, which do too. Events that are not kept receive none.
+    `keep` (B, T) is 0 or 1 in value and carries gradients. Returns the rebuilt sequence, whose times carry them, and
+    the factors (B, T) of the mark embeddings, which do too. Events that are not kept receive none.
     """
     rebuilt = compact(times * keep, marks, mask, keep.detach() > 0.5)
     return rebuilt, keep.gather(1, rebuilt.order)

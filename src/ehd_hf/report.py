@@ -27,6 +27,24 @@ class Column(NamedTuple):
     spec: str = ".3f"
 
 
+# The tables of `task_table`.
+TASK_COLUMNS = {
+    "mtpp": [
+        Column("model", "model"),
+        Column("nll", "NLL"),
+        Column("time_nll", "time"),
+        Column("mark_nll", "mark"),
+        Column("gap", "above truth"),
+        Column("ks", "KS"),
+        Column("future_nll", "x_o NLL"),
+        Column("future_time_nll", "x_o time"),
+        Column("future_mark_nll", "x_o mark"),
+        Column("num_events", "events", ",d"),
+        Column("seconds", "s", ".1f"),
+    ],
+}
+
+
 def markdown_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> str:
     """A Markdown table, aligned for people who read the source too; numbers to the right.
 
@@ -70,13 +88,22 @@ def mean_and_std(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *
         raise ValueError(f"a standard deviation needs at least 2 rows; got {len(rows)}.")
     summary: dict[str, Any] = {}
     for column in columns:
-        values = [row.get(column.key) for row in rows]
+        values: list[Any] = [row.get(column.key) for row in rows]
         if all(isinstance(value, float) for value in values):
-            mean, std = statistics.fmean(values), statistics.stdev(values)  # type: ignore[type-var]
+            mean, std = statistics.fmean(values), statistics.stdev(values)
             summary[column.key] = f"{mean:{column.spec}} ± {std:{column.spec}}"
         elif all(value == values[0] for value in values):
             summary[column.key] = values[0]
     return summary | labels
+
+
+def task_table(task: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows of one evaluation as Markdown: mean and deviation below if several checkpoints were evaluated, and
+    without the columns of which no row has a value."""
+    columns, models = TASK_COLUMNS[task], [row for row in rows if row.get("checkpoint")]
+    if len(models) > 1:
+        rows = [*rows, mean_and_std(models, columns, model=f"mean ± std of {len(models)} models")]
+    return markdown_table(rows, [column for column in columns if any(row.get(column.key) is not None for row in rows)])
 
 
 def _cells(

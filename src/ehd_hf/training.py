@@ -1,11 +1,11 @@
 """One accelerate loop for every stage: it trains whatever returns `outputs.loss`, and knows no model.
 
 A model may also return `num_items` (what its loss is a mean over; batches and processes are then weighted by it) and
-`metrics` (a dict of scalars to log). Everything random in step s is a pure function of (seed, s, process), so a run that
-is interrupted and resumed ends with the very same weights.
+`metrics` (a dict of scalars to log). Everything random in step s is a pure function of (seed, s, process), so a run
+that is interrupted and resumed ends with the very same weights.
 
-A run's folder: `config.json` + `model.safetensors` (the best model, written when training ends), `log.jsonl` (one row per
-evaluation), `training.json` (arguments and outcome), `checkpoints/step-*` (to resume), `best/` (best model so far).
+A run's folder: `config.json` + `model.safetensors` (the best model, written when training ends), `log.jsonl` (one row
+per evaluation), `training.json` (arguments and outcome), `checkpoints/step-*` (to resume), `best/` (best so far).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class TrainingArguments:
 
 
 class StepBatches(Sampler[Tensor]):
-    """Indices of each step's batch: shuffled epochs, as a pure function of (seed, step), this process's share of it."""
+    """This process's share of each step's batch: shuffled epochs, as a pure function of (seed, step)."""
 
     def __init__(self, size: int, batch_size: int, seed: int, steps: range, rank: int, world: int) -> None:
         self.size, self.batch_size, self.seed, self.steps = size, batch_size, seed, steps
@@ -216,8 +216,8 @@ class Trainer:
             value = float(outputs.loss.detach())
             if not isfinite(value):
                 raise ValueError(
-                    f"The loss became {value} at step {step}. Lower the learning rate ({args.learning_rate}) or look for "
-                    "extreme intervals in the data; the last checkpoint is intact."
+                    f"The loss became {value} at step {step}. Lower the learning rate ({args.learning_rate}) or look "
+                    "for extreme intervals in the data; the last checkpoint is intact."
                 )
             running["loss"] = value if not running else 0.98 * running["loss"] + 0.02 * value
             bar.update()

@@ -9,12 +9,12 @@ Shapes: B windows, S mask samples, L history, K future, T = L + K.
 
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 from transformers.configuration_utils import SubConfigSpec
 from transformers.utils import ModelOutput
 
@@ -36,7 +36,7 @@ class DistillerConfig(StrictConfig):
 
     sub_configs_defaults = {"mtpp_config": SubConfigSpec(AutoConfig, model_type="fullynn")}
 
-    mtpp_config: dict | PreTrainedConfig | None = None
+    mtpp_config: Any = None  # a dict or a config; always a config once constructed
     history: int = 40
     future: int = 15
     epsilon: float = 0.5
@@ -50,7 +50,6 @@ class DistillerConfig(StrictConfig):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
         super().__post_init__(**kwargs)
-        assert isinstance(self.mtpp_config, PreTrainedConfig)
         self.id2label, self.label2id = self.mtpp_config.id2label, self.mtpp_config.label2id
 
 
@@ -78,9 +77,11 @@ class DistillerModel(PreTrainedModel):
     base_model_prefix = "distiller"
     main_input_name = "times"
 
+    mtpp: MTPPModel
+
     def __init__(self, config: DistillerConfig) -> None:
         super().__init__(config)
-        self.mtpp: MTPPModel = AutoModel.from_config(config.mtpp_config)
+        self.mtpp = AutoModel.from_config(config.mtpp_config)
         self._freeze()
 
     def history_logits(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> Tensor:
@@ -103,12 +104,11 @@ class DistillerModel(PreTrainedModel):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         wants_info = kwargs.pop("output_loading_info", False)
-        model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
+        model, info = cast(Any, loaded)
         # transformers only logs missing weights; a distiller without its MTPP would explain noise.
         if info["missing_keys"]:
-            part = (
-                "its MTPP" if any(key.startswith("mtpp.") for key in info["missing_keys"]) else "some of its weights"
-            )
+            part = "its MTPP" if any(key.startswith("mtpp.") for key in info["missing_keys"]) else "weights"
             raise ValueError(
                 f"A distiller's checkpoint holds the distiller and its MTPP; {str(pretrained_model_name_or_path)!r} "
                 f"lacks {part} ({', '.join(sorted(info['missing_keys'])[:3])}, ...). "

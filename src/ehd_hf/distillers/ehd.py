@@ -77,8 +77,8 @@ class EHDDistillerModel(DistillerModel):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
 
     def history_logits(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> Tensor:
         mean_interval = self.mtpp.mean_interval.to(times.dtype)

@@ -92,9 +92,9 @@ class MTPPOutput(ModelOutput):
     """
 
     loss: Tensor | None = None
-    log_prob: Tensor | None = None
-    time_log_prob: Tensor | None = None
-    mark_log_prob: Tensor | None = None
+    log_prob: Tensor = None  # type: ignore[assignment]  # ModelOutput wants defaults; the model always sets these
+    time_log_prob: Tensor = None  # type: ignore[assignment]
+    mark_log_prob: Tensor = None  # type: ignore[assignment]
     compensator: Tensor | None = None
     num_items: Tensor | None = None
 
@@ -107,6 +107,8 @@ class MTPPModel(PreTrainedModel):
     main_input_name = "times"
     # Statistics of time scales lose their meaning in half precision.
     _keep_in_fp32_modules_strict = {"time_scales", "mean_interval"}
+
+    mean_interval: Tensor  # a persistent buffer every backbone registers: the yardstick of time
 
     # --- a backbone provides
 

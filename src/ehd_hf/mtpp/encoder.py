@@ -105,12 +105,12 @@ class GatedHistoryEncoder(nn.Module):
 
     def _gated(self, inputs: Tensor, keep: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same LSTM, step by step, each step weighted by its gate."""
-        lstm = self.lstm
-        projected = nn.functional.linear(inputs, lstm.weight_ih_l0, lstm.bias_ih_l0 + lstm.bias_hh_l0)
-        weight = lstm.weight_hh_l0.t()
+        input_weight, hidden_weight, input_bias, hidden_bias = self.lstm.all_weights[0]
+        projected = nn.functional.linear(inputs, input_weight, input_bias + hidden_bias)
+        hidden_weight_t = hidden_weight.t()
         states = []
         for step, gate in zip(projected.unbind(1), keep.unsqueeze(-1).unbind(1), strict=True):
-            take, forget, candidate, output = torch.addmm(step, hidden, weight).chunk(4, dim=1)
+            take, forget, candidate, output = torch.addmm(step, hidden, hidden_weight_t).chunk(4, dim=1)
             new_cell = torch.sigmoid(forget) * cell + torch.sigmoid(take) * torch.tanh(candidate)
             new_hidden = torch.sigmoid(output) * torch.tanh(new_cell)
             hidden, cell = torch.lerp(hidden, new_hidden, gate), torch.lerp(cell, new_cell, gate)

@@ -1,16 +1,16 @@
 # No `from __future__ import annotations` here: it would disable the type checks of the config fields.
 """FullyNN with marks: a monotone network gives the compensators, its derivative the intensities (after Omi et al.).
 
-The silence tau since the last event enters as log(1 + tau / scale) and rises through layers with positive weights to
-`num_components` bounded, increasing curves z_j(tau); one more component is the straight line tau / mean interval.
+The silence tau since the last event enters as log(1 + tau / scale) and rises through layers with positive weights
+to `num_components` bounded, increasing curves z_j(tau); one more component is the straight line tau / mean interval.
 Each component carries a positive amplitude A_j(history), and hands its events out to marks by a fixed distribution
 E[m | j] (the last, linear layer with positive weights):
 
     compensator_m(tau) = sum_j E[m | j] A_j (z_j(tau) - z_j(0))      0 at 0, unbounded: a proper density
     intensity_m(tau)   = sum_j E[m | j] A_j z_j'(tau)
 
-Since E sums to 1 over marks, the total compensator never touches the marks, and an observed mark needs one row of E: the
-likelihood costs the same for 3 and for 5,000 marks.
+Since E sums to 1 over marks, the total compensator never touches the marks, and an observed mark needs one row of E:
+the likelihood costs the same for 3 and for 5,000 marks.
 """
 
 import math
@@ -37,8 +37,8 @@ class FullyNNConfig(MTPPConfig):
     """Config of `FullyNNModel`; the defaults are the paper's for StackOverflow.
 
     Args:
-        mark_mode: "per_mark" (every mark its own compensator) or "shared" (one for all, marks uniform; mark-blind, kept
-            for comparison).
+        mark_mode: "per_mark" (every mark its own compensator) or "shared" (one for all, marks uniform; mark-blind,
+            kept for comparison).
         embedding_size: width of the mark embedding.
         hidden_size: width of the history state (the paper's "history embedding").
         num_components: width of the monotone network (the paper's "intensity vector").
@@ -84,6 +84,7 @@ class FullyNNModel(MTPPModel):
     for all marks, no autograd in the likelihood, so it works under `no_grad` and trains without a double backward."""
 
     config_class = FullyNNConfig
+    time_scales: Tensor
 
     def __init__(self, config: FullyNNConfig) -> None:
         super().__init__(config)
@@ -101,8 +102,8 @@ class FullyNNModel(MTPPModel):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
         if module is self.amplitude:
             # All components together start near one event per mean interval.
             nn.init.constant_(module.bias, -math.log(self.config.num_components))
@@ -172,12 +173,11 @@ class FullyNNModel(MTPPModel):
         floor = torch.zeros_like(value)  # the same features at tau = 0
         for time_layer, history_layer in zip(self.time_layers, self.history_layers, strict=True):
             history = history_layer(states)
-            weight = F.softplus(time_layer.raw_weight)
-            value = torch.tanh(F.linear(value, weight) + history)
-            floor = torch.tanh(F.linear(floor, weight) + history)
-            slope = (1 - value * value) * F.linear(slope, weight)
+            value = torch.tanh(time_layer(value) + history)
+            floor = torch.tanh(time_layer(floor) + history)
+            slope = (1 - value * value) * time_layer(slope)
         line = intervals[..., None] / self.mean_interval.to(intervals.dtype)
-        rate = (1 / self.mean_interval.to(intervals.dtype)).expand_as(line)
+        rate = torch.reciprocal(self.mean_interval.to(intervals.dtype)).expand_as(line)
         return torch.cat([value - floor, line], dim=-1), torch.cat([slope, rate], dim=-1)
 
 
