@@ -6,7 +6,8 @@
     ... --training.steps 500 --model.hidden_size 64          # any field of the config, by its path
     ... --resume                                             # go on after an interruption, bit for bit
 
-A config has the sections `task` (mtpp or distiller), `data`, `model` and `training`; see scripts/configs/.
+A config has the sections `task` (mtpp or distiller), `data`, `model` and `training`, or a `base` and what differs
+from it; see scripts/configs/.
 """
 
 from __future__ import annotations
@@ -37,17 +38,29 @@ def read_config(argv: list[str] | None) -> tuple[dict[str, Any], bool]:
     parser.add_argument("--config", type=Path, default=DEFAULT, help=f"YAML file (default: {DEFAULT.name})")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in training.out")
     known, rest = parser.parse_known_args(argv)
-    if not known.config.is_file():
-        raise ValueError(f"--config must name a YAML file; got {str(known.config)!r}, which does not exist.")
-    config = yaml.safe_load(known.config.read_text())
+    config = load_config(known.config)
     for flag, value in zip(rest[::2], [*rest[1::2], None], strict=False):
         section, _, field = flag.removeprefix("--").partition(".")
         if not flag.startswith("--") or section not in config or not field or value is None:
             raise ValueError(
-                f"Changes to the config read --section.field value, section being of {', '.join(config)}; got {flag!r}."
+                f"Changes to the config read --section.field value with a section of {', '.join(config)}; "
+                f"got {flag!r}."
             )
         config[section][field] = yaml.safe_load(value)
     return config, known.resume
+
+
+def load_config(path: Path) -> dict[str, Any]:
+    """A YAML config; one that names a `base` beside it says only what differs from it."""
+    if not path.is_file():
+        raise ValueError(f"A config is a YAML file; got {str(path)!r}, which does not exist.")
+    changes = yaml.safe_load(path.read_text())
+    if "base" not in changes:
+        return changes
+    config = load_config(path.parent / changes.pop("base"))
+    for section, values in changes.items():
+        config[section] = config[section] | values if isinstance(values, dict) else values
+    return config
 
 
 def load_splits(data: dict[str, Any], *needed: str) -> dict[str, EventSequences]:

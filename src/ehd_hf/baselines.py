@@ -100,7 +100,7 @@ class TrivialBaseline:
                 "Give sequences of two events or more, not all at one time."
             )
         self.smallest_interval = float(intervals[intervals > 0].min())
-        intervals = np.maximum(intervals, self.smallest_interval)
+        intervals = np.where(intervals > 0, intervals, self.smallest_interval)
         self.shape, self.scale = fit_gamma(intervals) if self.interval == "gamma" else (1.0, float(intervals.mean()))
         num_marks, marks = sequences.num_marks, sequences.marks[scored]
         before = np.roll(sequences.marks, 1)[scored] if self.marks == "bigram" else np.zeros_like(marks)
@@ -120,7 +120,8 @@ class TrivialBaseline:
                 f"{sequences.num_marks}. Load all splits with one vocabulary."
             )
         scored = is_scored(sequences)
-        intervals = np.maximum(sequences.intervals(), self.smallest_interval)
+        intervals = sequences.intervals()
+        intervals = np.where(intervals > 0, intervals, self.smallest_interval)
         density = (self.shape - 1) * np.log(intervals / self.scale) - intervals / self.scale
         time_log_prob = density - math.lgamma(self.shape) - math.log(self.scale)
         before = np.roll(sequences.marks, 1) if self.marks == "bigram" else 0

@@ -152,6 +152,7 @@ class DistillerModel(PreTrainedModel):
         values = {
             "left_share": 1 - size / history.sum(-1).clamp(min=1),
             "size": size.to(times.dtype),
+            "size_or_all": torch.where(met, size, history.sum(-1)).to(times.dtype),  # a failed answer counts as L
             "dppl_left": dppl_left,
             "dppl_distilled": dppl_distilled,
             "ds": dppl_distilled - dppl_left,
