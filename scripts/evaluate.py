@@ -17,7 +17,6 @@ EXAMPLE = """examples:
 Rows that --out already has for the same weights, events and window are not computed again.
 """
 KEY = ("task", "data", "data_digest", "split", "jitter_seed", "pair", "model", "checkpoint", "version")
-Rows = Iterator[dict[str, Any]]
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -44,16 +43,13 @@ def load_data(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, 
     splits = simulated_splits(process) if kind == "simulated" else load_source(arguments.data)
     for split in ("train", arguments.split):
         if split not in splits:
-            raise ValueError(
-                f"the data must have the split {split!r}; got {', '.join(splits)}. Check --split, --data."
-            )
+            raise ValueError(f"the data must have the split {split!r}; got {', '.join(splits)}. Check --split.")
     if arguments.jitter_seed is not None:
         splits = {split: with_jitter(sequences, seed=arguments.jitter_seed) for split, sequences in splits.items()}
     used = (splits["train"], splits[arguments.split])  # baselines are fitted on the first
-    digest = hashlib.sha256(b"".join(s.times.tobytes() + s.marks.tobytes() for s in used)).hexdigest()[:12]
+    digest = short_digest(*(array.tobytes() for sequences in used for array in (sequences.times, sequences.marks)))
     name = arguments.data if kind == "simulated" else Path(arguments.data).resolve().stem
-    stamp = {"data": name, "data_digest": digest, "split": arguments.split, "jitter_seed": arguments.jitter_seed}
-    return splits, stamp
+    return splits, {"data": name, "data_digest": digest, "split": arguments.split, "jitter_seed": arguments.jitter_seed}
 
 
 def load_checkpoint(folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -72,7 +68,7 @@ def load_checkpoint(folder: Path) -> tuple[Any, dict[str, Any]]:
     return AutoModel.from_pretrained(folder), {"checkpoint": digest, "seed": seed}
 
 
-def mtpp_rows(arguments: argparse.Namespace, done: dict[tuple[Any, ...], Any]) -> Rows:
+def mtpp_rows(arguments: argparse.Namespace, done: dict[tuple[Any, ...], Any]) -> Iterator[dict[str, Any]]:
     """A row per baseline, for the true process if there is one, and per model; `done` ones are not computed again."""
     from ehd_hf import __version__
     from ehd_hf.evaluation import TRUE_PROCESS, check_marks, evaluate_mtpp, trivial_baselines

@@ -1,0 +1,217 @@
+"""scripts/train.py from the outside: a model that loads, and bad input answered with exit code 2 and nothing written."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModel
+
+from ehd_hf.mtpp.fullynn import FullyNNModel
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "train.py"
+TINY = {
+    "task": "mtpp",
+    "data": {
+        "process": "incident",
+        "num_sequences": {"train": 9, "validation": 4},
+        "horizon": 30.0,
+        "seed": 0,
+        "crop_length": 8,
+    },
+    "model": {"model_type": "fullynn", "hidden_size": 6, "embedding_size": 5, "num_components": 4, "num_layers": 1},
+    "training": {
+        "out": "run",
+        "steps": 7,
+        "warmup_steps": 2,
+        "batch_size": 3,
+        "learning_rate": 0.01,
+        "eval_every": 4,
+        "save_every": 3,
+        "num_threads": 1,
+        "progress": False,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def script():
+    """The script as a module, so that bad input need not wait for a new interpreter each time."""
+    spec = importlib.util.spec_from_file_location("train_script", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    return tmp_path
+
+
+def run(*arguments, folder):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parent.parent / "src")}
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def names_in(folder):
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*"))
+
+
+def test_a_tiny_run_writes_a_model_that_loads_and_names_its_marks(folder):
+    ended = run("--config", "tiny.yaml", "--training.steps", "6", "--model.mark_mode", "shared", folder=folder)
+    assert ended.returncode == 0, ended.stderr
+    assert "best at step" in ended.stdout and "model in run" in ended.stdout
+    model = AutoModel.from_pretrained(folder / "run")
+    assert isinstance(model, FullyNNModel) and model.config.mark_mode == "shared" and model.config.hidden_size == 6
+    assert model.config.num_marks == 9 and model.config.id2label[0] == "deploy" and model.config.time_unit == "h"
+    assert model.mean_interval.item() != 1.0  # the statistics are those of the data
+    assert json.loads((folder / "run" / "training.json").read_text())["args"]["steps"] == 6
+    assert names_in(folder / "run") == ["config.json", "log.jsonl", "model.safetensors", "training.json"]
+
+
+def test_bad_input_ends_a_process_with_code_2_and_one_line_on_stderr(folder):
+    before = names_in(folder)
+    ended = run("--config", "tiny.yaml", "--training.step", "6", folder=folder)
+    assert ended.returncode == 2
+    assert "unknown step" in ended.stderr and "steps" in ended.stderr
+    assert "Traceback" not in ended.stderr and ended.stdout == ""
+    assert names_in(folder) == before
+
+
+def test_the_same_command_trains_the_same_model_and_another_seed_another(script, folder):
+    for out, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        assert script.main(["--config", "tiny.yaml", "--training.out", out, "--training.seed", seed]) == 0
+    weights = [AutoModel.from_pretrained(folder / out).state_dict() for out in "abc"]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    assert not torch.equal(weights[0]["amplitude.weight"], weights[2]["amplitude.weight"])
+
+
+def test_a_config_may_say_only_what_differs_from_its_base(script, folder):
+    (folder / "small.yaml").write_text("base: tiny.yaml\ntraining: {steps: 3, out: other}\n")
+    config, resume = script.read_config(["--config", "small.yaml", "--training.seed", "5", "--resume"])
+    assert resume and config["training"] == {**TINY["training"], "steps": 3, "out": "other", "seed": 5}
+    assert config["data"] == TINY["data"]
+
+
+@pytest.mark.parametrize("path", sorted((SCRIPT.parent / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_preset_holds_known_keys_only(script, path):
+    config, _ = script.read_config(["--config", str(path)])
+    assert sorted(config) == ["data", "model", "task", "training"] and config["task"] in script.TASKS
+    args = script.TrainingArguments.from_dict(config["training"])
+    assert args.out.startswith("runs/") and args.warmup_steps < args.steps
+    if config["task"] == "mtpp":
+        script.AutoConfig.for_model(**config["model"], num_marks=3)
+
+
+def test_whole_number_times_are_jittered_when_the_config_says_so(script, folder):
+    rows = [{"seq_id": i, "times": [float(t) for t in range(0, 12, 1 + i % 2)], "marks": [0] * 6} for i in (1, 3)]
+    for split in ("train", "validation"):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "events").mkdir(exist_ok=True)
+        (folder / "events" / f"{split}.jsonl").write_text(lines)
+    plain = {"source": "events", "crop_length": 8}
+    whole = script.load_splits(plain, "crop_length", "jitter_seed")["train"].times
+    moved = script.load_splits({**plain, "jitter_seed": 0}, "crop_length", "jitter_seed")["train"].times
+    assert (whole == whole.round()).all() and not (moved == moved.round()).all()
+    assert (abs(moved - whole) <= 1).all()
+
+
+def with_changes(**sections):
+    return {**TINY, **{name: {**TINY[name], **values} for name, values in sections.items()}}
+
+
+def without(section, name=None):
+    if name is None:
+        return {key: values for key, values in TINY.items() if key != section}
+    return {**TINY, section: {key: value for key, value in TINY[section].items() if key != name}}
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--training.stepz", "5"], "unknown stepz"),
+        (["--data.sauce", "x"], "unknown sauce"),
+        (["--model.hiden_size", "4"], "unknown hiden_size"),
+        (["--modell.hidden_size", "4"], "section.*modell"),
+        (["--hidden_size", "4"], "section.*hidden_size"),
+        (["hidden_size", "4"], "section.*hidden_size"),
+        (["--training.steps"], "training.steps"),
+        (["--training.steps=5"], "training.steps"),
+        (["--task.x", "5"], "task"),
+        (["--model.hidden_size", "abc"], "hidden_size.*int"),
+        (["--model.hidden_size", "0"], "hidden_size.*at least 1"),
+        (["--model.mark_mode", "both"], "per_mark.*shared"),
+        (["--model.model_type", "fulynn"], "fulynn"),
+        (["--training.steps", "0"], "steps.*at least 1"),
+        (["--training.steps", "2.5"], "steps.*whole|steps must be"),
+        (["--training.learning_rate", "fast"], "learning_rate.*above 0"),
+        (["--training.schedule", "step"], "cosine"),
+        (["--data.process", "hawks"], "delayed.*hawks"),
+        (["--data.crop_length", "0"], "length 0"),
+        (["--config", "missing.yaml"], "missing.yaml"),
+        (["--resume"], "checkpoints/step"),
+        (["--resume", "--training.out", "elsewhere"], "elsewhere"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_bad_command_line_is_refused_with_code_2_and_writes_nothing(script, folder, capsys, arguments, said):
+    before = names_in(folder)
+    config = [] if "--config" in arguments else ["--config", "tiny.yaml"]
+    assert script.main([*config, *arguments]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert re.search(said, message, re.DOTALL), message
+    assert names_in(folder) == before
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("", "empty.yaml|section"),
+        ("- a\n- b\n", "section"),
+        ("task: [mtpp\n", "YAML|yaml"),
+        (yaml.safe_dump(without("training")), "training"),
+        (yaml.safe_dump(without("data")), "data"),
+        (yaml.safe_dump(without("model")), "model"),
+        (yaml.safe_dump(without("task")), "task"),
+        (yaml.safe_dump(without("training", "out")), "out"),
+        (yaml.safe_dump(without("data", "crop_length")), "crop_length"),
+        (yaml.safe_dump(without("data", "process")), "process"),
+        (yaml.safe_dump(without("model", "model_type")), "model_type"),
+        (yaml.safe_dump({**TINY, "trainer": {"steps": 3}}), "trainer"),
+        (yaml.safe_dump({**TINY, "training": None}), "training"),
+        (yaml.safe_dump(with_changes(data={"source": "nowhere"})), "unknown|nowhere"),
+        (yaml.safe_dump({**TINY, "data": {"source": "nowhere", "crop_length": 8}}), "nowhere"),
+        (yaml.safe_dump(with_changes(data={"num_sequences": {"train": 9}})), "validation"),
+        (yaml.safe_dump(with_changes(data={"num_sequences": {"validation": 4}})), "train"),
+        (yaml.safe_dump(with_changes(data={"num_sequences": 9})), "num_sequences"),
+        ("base: missing.yaml\n", "missing.yaml"),
+        ("base: bad.yaml\n", "base"),  # itself
+        ("base: tiny.yaml\ntraning: {steps: 3}\n", "traning"),
+    ],
+)
+def test_a_bad_config_file_is_refused_with_code_2_and_writes_nothing(script, folder, capsys, text, said):
+    (folder / "bad.yaml").write_text(text)
+    before = names_in(folder)
+    assert script.main(["--config", "bad.yaml"]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: ") and re.search(said, message, re.DOTALL), message
+    assert names_in(folder) == before
+
+
+def test_a_folder_in_use_is_left_alone(script, folder, capsys):
+    (folder / "run").mkdir()
+    (folder / "run" / "notes.txt").write_text("mine")
+    before = names_in(folder)
+    assert script.main(["--config", "tiny.yaml"]) == 2
+    assert "new or empty" in capsys.readouterr().err
+    assert names_in(folder) == before and (folder / "run" / "notes.txt").read_text() == "mine"
