@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +11,7 @@ from typing import Any
 EXAMPLE = """examples:
   python scripts/evaluate.py --model runs/so --data data/stackoverflow --pair 15-40 --out rows.jsonl --figure qq.png
   python scripts/evaluate.py --model runs/seed0 runs/seed1 runs/seed2 --data simulated:delayed --out rows.jsonl
-
-Rows that --out already has for the same weights, events and window are not computed again.
-"""
+Rows that --out already has for the same weights, events and window are not computed again."""
 KEY = ("task", "data", "data_digest", "split", "jitter_seed", "pair", "model", "checkpoint", "version")
 
 
@@ -36,6 +32,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def load_data(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     """Event sequences by split, and what identifies them in a row."""
+    from ehd_hf.evaluation import events_digest
     from ehd_hf.sources import load_source, with_jitter
     from ehd_hf.synthetic import simulated_splits
 
@@ -46,46 +43,33 @@ def load_data(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, 
             raise ValueError(f"the data must have the split {split!r}; got {', '.join(splits)}. Check --split.")
     if arguments.jitter_seed is not None:
         splits = {split: with_jitter(sequences, seed=arguments.jitter_seed) for split, sequences in splits.items()}
-    used = (splits["train"], splits[arguments.split])  # baselines are fitted on the first
-    digest = short_digest(*(array.tobytes() for sequences in used for array in (sequences.times, sequences.marks)))
+    digest = events_digest(splits["train"], splits[arguments.split])  # baselines are fitted on the first
     name = arguments.data if kind == "simulated" else Path(arguments.data).resolve().stem
-    return splits, {"data": name, "data_digest": digest, "split": arguments.split, "jitter_seed": arguments.jitter_seed}
-
-
-def load_checkpoint(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """The model, and what identifies it in a row: a digest of its weights, and the seed it was trained with."""
-    from transformers import AutoModel
-
-    import ehd_hf.mtpp.fullynn  # noqa: F401  # registers the model type
-
-    if not (folder / "config.json").is_file() or not (folder / "model.safetensors").is_file():
-        raise ValueError(
-            f"--model must be a folder with config.json and model.safetensors; got {folder}. Train first."
-        )
-    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:12]
-    training = folder / "training.json"
-    seed = json.loads(training.read_text()).get("args", {}).get("seed") if training.is_file() else None
-    return AutoModel.from_pretrained(folder), {"checkpoint": digest, "seed": seed}
+    stamp = {"data": name, "data_digest": digest, "split": arguments.split, "jitter_seed": arguments.jitter_seed}
+    return splits, stamp
 
 
 def mtpp_rows(arguments: argparse.Namespace, done: dict[tuple[Any, ...], Any]) -> Iterator[dict[str, Any]]:
     """A row per baseline, for the true process if there is one, and per model; `done` ones are not computed again."""
+    from transformers import AutoModel
+
+    import ehd_hf.mtpp.fullynn  # noqa: F401  # registers the model type
     from ehd_hf import __version__
-    from ehd_hf.evaluation import TRUE_PROCESS, check_marks, evaluate_mtpp, trivial_baselines
+    from ehd_hf.evaluation import TRUE_PROCESS, check_marks, checkpoint_stamp, evaluate_mtpp, trivial_baselines
     from ehd_hf.synthetic import PROCESSES
     from ehd_hf.windows import parse_pair
 
     pair = None if arguments.pair is None else parse_pair(arguments.pair)
-    checkpoints = {str(folder): load_checkpoint(folder) for folder in arguments.model}
+    checkpoints = {str(folder): checkpoint_stamp(folder) for folder in arguments.model}
     splits, stamp = load_data(arguments)
-    for name, (model, _) in checkpoints.items():
-        check_marks(name, model, splits[arguments.split])
     models: dict[str, Any] = dict(trivial_baselines(splits["train"]))
     if arguments.data.startswith("simulated:"):
         models[TRUE_PROCESS] = PROCESSES[arguments.data.partition(":")[2]]()
-    models |= {name: model for name, (model, _) in checkpoints.items()}
+    models |= {name: AutoModel.from_pretrained(name) for name in checkpoints}
     for name, model in models.items():
-        identity = stamp | (checkpoints[name][1] if name in checkpoints else {"checkpoint": None, "seed": None})
+        check_marks(name, model, splits[arguments.split])
+    for name, model in models.items():
+        identity = stamp | checkpoints.get(name, {"checkpoint": None, "seed": None})
         key = identity | {"task": "mtpp", "pair": arguments.pair, "model": name, "version": __version__}
         if (row := done.get(tuple(key[part] for part in KEY))) is not None:
             yield row

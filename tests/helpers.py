@@ -70,7 +70,7 @@ class PoissonMTPP(_Memoryless):
 
 
 class AdditiveMTPP(_Memoryless):
-    """Each kept event adds a row of `weight` to the rates, for good: rate_m = base_m + sum over kept e weight[mark_e, m].
+    """Each kept event adds a row of `weight` to the rates, for good: rate_m = base_m + sum_e weight[mark_e, m].
 
     So the likelihood of any future given any kept subset is a line of arithmetic. With weight[e, m] = influence[e] *
     base[m] the history acts through one number, S = sum of the kept influences: rates are base * (1 + S), and with

@@ -15,6 +15,7 @@ from ehd_hf.evaluation import (
     TRUE_PROCESS,
     add_gaps,
     evaluate_mtpp,
+    events_digest,
     ks_distance,
     score_events,
     summarize_scores,
@@ -171,8 +172,21 @@ def test_bad_input_is_refused_before_anything_is_scored(events):
         list(evaluate_mtpp({"m": small_fullynn(1)}, EventSequences.from_lists([[1.0]], [[0]])))
     with pytest.raises(ValueError, match="the longest has"):
         next(evaluate_mtpp({"m": small_fullynn()}, events, pair=(400, 7)))
+    with pytest.raises(ValueError, match="m must be a point process; got a Linear"):
+        next(evaluate_mtpp({"m": torch.nn.Linear(1, 1)}, events))
     with pytest.raises(ValueError, match="not fitted"):
         next(evaluate_mtpp({"m": TrivialBaseline()}, events))
+
+
+def test_the_digest_of_events_sees_every_time_mark_and_boundary(events):
+    split = EventSequences.from_lists([[1.0, 2.0], [3.0]], [[0, 1], [1]])
+    other = [
+        EventSequences.from_lists([[1.0, 2.5], [3.0]], [[0, 1], [1]]),
+        EventSequences.from_lists([[1.0, 2.0], [3.0]], [[0, 0], [1]]),
+        EventSequences.from_lists([[1.0], [2.0, 3.0]], [[0], [1, 1]]),
+    ]
+    assert len({events_digest(sequences) for sequences in (split, *other)}) == 4
+    assert events_digest(split) == events_digest(split.select([0, 1]))
 
 
 # the script

@@ -1,4 +1,4 @@
-"""scripts/train.py from the outside: a model that loads, and bad input answered with exit code 2 and nothing written."""
+"""scripts/train.py from the outside: a model that loads; bad input gives exit code 2 and leaves nothing behind."""
 
 import importlib.util
 import json

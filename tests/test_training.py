@@ -10,17 +10,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import RegressionData, regression
 from safetensors.torch import load_file
 
 from ehd_hf.training import StepBatches, Trainer, TrainingArguments
+from helpers import RegressionData, regression
 
 ROOT = Path(__file__).parent.parent
 QUIET = {"num_threads": 1, "progress": False}
 
 
 def arguments(out, **changes):
-    values = {"steps": 40, "warmup_steps": 5, "batch_size": 6, "learning_rate": 0.05, "eval_every": 8, "save_every": 10}
+    values = {
+        "steps": 40,
+        "warmup_steps": 5,
+        "batch_size": 6,
+        "learning_rate": 0.05,
+        "eval_every": 8,
+        "save_every": 10,
+    }
     return TrainingArguments.from_dict({**values, **QUIET, "out": str(out), **changes})
 
 

@@ -7,8 +7,11 @@ Trivial baselines and, for simulated events, the true process are scored on the 
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,8 +133,29 @@ def add_gaps(rows: Iterable[Row]) -> list[Row]:
     return [row | ({"gap": row["nll"] - truth[events(row)]} if events(row) in truth else {}) for row in rows]
 
 
+def events_digest(*splits: EventSequences) -> str:
+    """Twelve letters that change with any time or mark: whether two rows were computed on the same events."""
+    arrays = (array for sequences in splits for array in (sequences.times, sequences.marks, sequences.offsets))
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()[:12]
+
+
+def checkpoint_stamp(folder: str | Path) -> Row:
+    """What a row says of a checkpoint: a digest of its weights, and the seed of its training if that is on record."""
+    weights, training = Path(folder) / "model.safetensors", Path(folder) / "training.json"
+    if not weights.is_file() or not (Path(folder) / "config.json").is_file():
+        raise ValueError(
+            f"a model must be a folder with config.json and model.safetensors; got {folder}. Train one first."
+        )
+    seed = json.loads(training.read_text()).get("args", {}).get("seed") if training.is_file() else None
+    return {"checkpoint": hashlib.sha256(weights.read_bytes()).hexdigest()[:12], "seed": seed}
+
+
 def check_marks(name: str, model: Scorer, sequences: EventSequences) -> None:
-    """Refuse a point process trained on other marks than those of `sequences`."""
+    """Refuse what is no point process, and one trained on other marks than those of `sequences`."""
+    if not isinstance(model, Scorer):
+        raise ValueError(
+            f"{name} must be a point process; got a {type(model).__name__}. Pass the MTPP it was made for."
+        )
     if isinstance(model, MTPPModel) and model.config.num_marks != sequences.num_marks:
         raise ValueError(
             f"model {name} knows {model.config.num_marks} marks; the events have {sequences.num_marks}. "

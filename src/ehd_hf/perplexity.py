@@ -55,22 +55,18 @@ def future_log_prob(
         keep = keep.reshape(copies * leading[-1], num_history)
     if keep is None or rebuilder == "gate":
         output = mtpp.event_log_prob(times, marks, mask, keep=keep, survived_until=split, num_last=num_future)
-        scored = tuple(output[name] for name in ("log_prob", "time_log_prob", "mark_log_prob"))
     else:
         everything = torch.cat([keep, torch.ones_like(times[:, num_history:])], dim=1)
         rebuilt, weights = select(times, marks, mask, everything)
+        # The future now stands right behind the kept events; its padding was compacted away and reads as masked.
+        num_kept = ((keep.detach() > 0.5) & mask[:, :num_history]).sum(1, keepdim=True)
+        positions = num_kept + torch.arange(num_future, device=times.device)
         output = mtpp.event_log_prob(
-            rebuilt.times, rebuilt.marks, rebuilt.mask, survived_until=split, mark_weights=weights
+            rebuilt.times, rebuilt.marks, rebuilt.mask, survived_until=split, positions=positions, mark_weights=weights
         )
-        kept = (keep.detach() > 0.5) & mask[:, :num_history]
-        where = kept.sum(1, keepdim=True) + torch.arange(num_future, device=times.device)
-        # Padding of the future has been compacted away too; what stands there instead does not count.
-        future = mask[:, num_history:]
-        scored = tuple(
-            output[name].gather(1, where).masked_fill(~future, 0.0)
-            for name in ("log_prob", "time_log_prob", "mark_log_prob")
-        )
-    log_prob, time_log_prob, mark_log_prob = (x.reshape(*leading, num_future) for x in scored)
+    log_prob, time_log_prob, mark_log_prob = (
+        output[name].reshape(*leading, num_future) for name in ("log_prob", "time_log_prob", "mark_log_prob")
+    )
     return MTPPOutput(log_prob=log_prob, time_log_prob=time_log_prob, mark_log_prob=mark_log_prob)
 
 

@@ -49,7 +49,8 @@ def qq_plot(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> Figu
         for index, row in enumerate(rows):
             quantiles = np.asarray(row["qq"], dtype=float)
             expected = -np.log1p(-np.arange(1, len(quantiles) + 1) / (len(quantiles) + 1))
-            label = str(row["model"]) + (f" (KS {row['ks']:.3f})" if row.get("ks") is not None else "")
+            name = str(row["model"]).rstrip("/").rpartition("/")[2]  # of a folder, its last part
+            label = name + (f" (KS {row['ks']:.3f})" if row.get("ks") is not None else "")
             axes.plot(
                 expected,
                 np.where(quantiles > 0, quantiles, np.nan),  # the axes are logarithmic; tied times have no place
@@ -63,5 +64,5 @@ def qq_plot(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> Figu
         axes.set(xscale="log", yscale="log", xlabel="quantile of Exp(1)", ylabel="quantile of rescaled times")
         if title:
             axes.set_title(title)
-        axes.legend(loc="upper left")
+        axes.legend(loc="best")
     return figure

@@ -148,6 +148,7 @@ class MTPPModel(PreTrainedModel):
         keep: Tensor | None = None,
         survived_until: Tensor | None = None,
         num_last: int | None = None,
+        positions: Tensor | None = None,
         mark_weights: Tensor | None = None,
     ) -> MTPPOutput:
         """log p(event | kept events before it), for every event.
@@ -163,11 +164,16 @@ class MTPPModel(PreTrainedModel):
             survived_until: (B,); condition the first event after that time on no event before it.
             num_last: score only the last `num_last` positions; the outputs are then (B, num_last). Saves the work of
                 scoring a history of which only the future's likelihood is wanted.
+            positions: (B, P), score these positions only, where the future stands elsewhere in every row.
         """
         states, last_times = self.encode_history(times, marks, mask, keep, mark_weights)
-        first = 0 if num_last is None else times.shape[1] - num_last
-        states, last_times = states[:, first:-1], last_times[:, first:-1]
-        times, marks, mask = times[:, first:], marks[:, first:], mask[:, first:]
+        states, last_times = states[:, :-1], last_times[:, :-1]
+        if positions is not None:
+            states = states.gather(1, positions[..., None].expand(-1, -1, states.shape[-1]))
+            times, marks, mask, last_times = (x.gather(1, positions) for x in (times, marks, mask, last_times))
+        elif num_last is not None:
+            first = times.shape[1] - num_last
+            states, times, marks, mask, last_times = (x[:, first:] for x in (states, times, marks, mask, last_times))
         intervals = (times - last_times).clamp(min=0)
         total_log_intensity, log_intensity, compensator = self.score_intervals(states, intervals, marks)
         mark_log_prob = log_intensity - total_log_intensity
