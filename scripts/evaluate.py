@@ -10,6 +10,7 @@ from typing import Any
 
 EXAMPLE = """examples:
   python scripts/evaluate.py --model runs/so --data data/stackoverflow --pair 15-40 --out rows.jsonl --figure qq.png
+  python scripts/evaluate.py --task distiller --model runs/ehd --data data/stackoverflow --split test_sampled
   python scripts/evaluate.py --model runs/seed0 runs/seed1 runs/seed2 --data simulated:delayed --out rows.jsonl
 Rows that --out already has for the same weights, events and window are not computed again."""
 KEY = ("task", "data", "data_digest", "split", "jitter_seed", "pair", "model", "checkpoint", "version")
@@ -22,8 +23,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, nargs="+", required=True, help="checkpoint folder(s), one per seed")
     parser.add_argument("--data", required=True, help="folder or file of events, or simulated:<process>")
     parser.add_argument("--task", default="mtpp", choices=TASKS, help="what to measure (default mtpp)")
-    parser.add_argument("--pair", metavar="K-L", help="also score the futures of windows, such as 15-40")
-    parser.add_argument("--split", default="test", help="default test")
+    parser.add_argument("--pair", metavar="K-L", help="windows: also score their futures (mtpp); not the model's own")
+    parser.add_argument("--split", default="test", help="default test; test_sampled is 5,000 windows of it")
     parser.add_argument("--jitter-seed", type=int, help="spread whole-number times over their unit")
     parser.add_argument("--out", type=Path, help="JSON Lines file to which rows are added")
     parser.add_argument("--figure", type=Path, help="picture of the calibration (.png, .pdf, .svg)")
@@ -38,12 +39,13 @@ def load_data(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, 
 
     kind, _, process = arguments.data.partition(":")
     splits = simulated_splits(process) if kind == "simulated" else load_source(arguments.data)
-    for split in ("train", arguments.split):
+    asked = "test" if arguments.split == "test_sampled" and arguments.task != "mtpp" else arguments.split
+    for split in ("train", asked):
         if split not in splits:
             raise ValueError(f"the data must have the split {split!r}; got {', '.join(splits)}. Check --split.")
     if arguments.jitter_seed is not None:
         splits = {split: with_jitter(sequences, seed=arguments.jitter_seed) for split, sequences in splits.items()}
-    digest = events_digest(splits["train"], splits[arguments.split])  # baselines are fitted on the first
+    digest = events_digest(splits["train"], splits[asked])  # baselines are fitted on the first
     name = arguments.data if kind == "simulated" else Path(arguments.data).resolve().stem
     stamp = {"data": name, "data_digest": digest, "split": arguments.split, "jitter_seed": arguments.jitter_seed}
     return splits, stamp
@@ -77,7 +79,30 @@ def mtpp_rows(arguments: argparse.Namespace, done: dict[tuple[Any, ...], Any]) -
             yield from evaluate_mtpp({name: model}, splits[arguments.split], pair=pair, progress=True, **identity)
 
 
-TASKS = {"mtpp": mtpp_rows}  # a further task is a further entry; its columns are in report.TASK_COLUMNS
+def distiller_rows(arguments: argparse.Namespace, done: dict[tuple[Any, ...], Any]) -> Iterator[dict[str, Any]]:
+    """A row per distiller, on windows of its own (K, L) unless --pair says otherwise."""
+    from ehd_hf import EHDDistiller, __version__
+    from ehd_hf.evaluation import checkpoint_stamp, evaluate_distiller
+    from ehd_hf.report import PAPER_DS
+    from ehd_hf.windows import load_windows
+
+    splits, stamp = load_data(arguments)
+    for folder in arguments.model:
+        distiller = EHDDistiller.from_pretrained(folder).model
+        pair = arguments.pair or f"{distiller.config.future}-{distiller.config.history}"
+        identity = stamp | checkpoint_stamp(folder) | {"model": folder.name, "pair": pair}
+        key = identity | {"task": "distiller", "version": __version__}
+        row = done.get(tuple(key[part] for part in KEY))
+        if row is None:
+            windows = load_windows(splits, pair, split=arguments.split)
+            row = evaluate_distiller(distiller, windows, progress=True, **identity)
+        yield row | {"paper_ds": PAPER_DS.get((row["data"], pair)) if arguments.split == "test_sampled" else None}
+
+
+TASKS = {
+    "mtpp": mtpp_rows,
+    "distiller": distiller_rows,
+}  # a further task is a further entry; its columns are in report.TASK_COLUMNS
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
@@ -94,6 +119,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
         rows.append(row)
         if arguments.out and tuple(row[part] for part in KEY) not in done:
             append_row(arguments.out, row)
+    if arguments.task != "mtpp":
+        print(task_table(arguments.task, rows))
+        return
     if arguments.figure:
         qq_plot(rows, title=f"{rows[0]['data']}, {arguments.split}").savefig(arguments.figure)
     print(task_table(arguments.task, add_gaps(rows)))

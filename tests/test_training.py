@@ -424,7 +424,11 @@ def train_all(runs):
         model = regression()
         model.dropout.p = 0.0  # each process draws its own noise
         validation = RegressionData(eval_size, seed=1) if eval_size else None
-        Trainer(model, TrainingArguments(**options), RegressionData(50), validation).train()
+        run = Trainer(model, TrainingArguments(**options), RegressionData(50), validation)
+        assert run.accelerator.num_processes == int(os.environ.get("WORLD_SIZE", 1)), (
+            "processes do not know each other"
+        )
+        run.train()
 
 
 COMMON = {"steps": 30, "warmup_steps": 3, "batch_size": 7, "learning_rate": 0.05, "eval_every": 10, "save_every": 10}

@@ -1,7 +1,8 @@
 """How good a model is, as flat rows that carry what repeats them.
 
 A marked temporal point process is scored on whole sequences (first event excluded) and on the futures of all windows.
-Trivial baselines and, for simulated events, the true process are scored on the same events by the same functions.
+Trivial baselines and, for simulated events, the true process are scored on the same events by the same functions. A
+distiller is scored on windows, beside the trivial answer: the most recent events.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from tqdm.auto import tqdm
 
 from . import __version__
 from .baselines import EventScores, TrivialBaseline, is_scored
+from .distillers.base import DistillerModel, most_recent
 from .events import EventSequences
 from .mtpp.base import MTPPModel
+from .perplexity import dppl, log_perplexity
 from .synthetic import HawkesProcess
 from .windows import WindowStore, make_windows
 
@@ -85,6 +88,71 @@ def evaluate_mtpp(
                 future = _average_futures(scores, windows)
             row |= {f"future_{key}": value for key, value in future.items()} | {"num_windows": len(windows)}
         yield row | {"seconds": round(time.perf_counter() - began, 2), "version": __version__}
+
+
+@torch.no_grad()
+def evaluate_distiller(
+    distiller: DistillerModel, windows: WindowStore, *, batch_size: int = 250, progress: bool = False, **stamp: Any
+) -> Row:
+    """One row: what a distiller's argmax answers are worth, beside the most recent events.
+
+    Keys, each a mean over windows with its `_std`: `ds` (dppl_distilled - dppl_left), `size`, `dppl_left`,
+    `dppl_distilled`; shares of windows: `constraint_met`, `is_last_k` (the answer is exactly the last events);
+    `last_k_share` (share of distilled events that are among the last k). Recency: `recency_ds` at the same sizes, and
+    `recency_size`, the fewest last events that meet the constraint (mean over the `recency_reached` share of windows).
+    """
+    began = time.perf_counter()
+    distiller = distiller.eval()
+    if dict(windows.sequences.id2label) != distiller.config.mtpp_config.id2label:
+        raise ValueError(
+            "the windows must have the marks the distiller knows; theirs are "
+            f"{', '.join(list(windows.sequences.id2label.values())[:5])}, ... Load them with its id2label."
+        )
+    num_history, target = windows.history, np.log(distiller.config.epsilon)
+    conditioning = {"conditioning": distiller.config.conditioning}
+    values: dict[str, list[np.ndarray]] = {}
+    seconds = 0.0
+    for first in tqdm(range(0, len(windows), batch_size), desc="windows", disable=not progress):
+        batch = windows.__getitems__(np.arange(first, min(first + batch_size, len(windows))))
+        window = (batch["times"], batch["marks"], batch["mask"], windows.future)
+        asked = time.perf_counter()
+        chosen, _ = distiller.distill(*window)
+        seconds += time.perf_counter() - asked
+        history, size = batch["mask"][:, :num_history], chosen.sum(-1)
+        recent = most_recent(history, size)
+        full = log_perplexity(distiller.mtpp, *window, **conditioning)
+        keep = torch.stack([~chosen, chosen, ~recent, recent]).to(full.dtype)
+        left, distilled, recent_left, recent_distilled = dppl(distiller.mtpp, *window, keep, full=full, **conditioning)
+        # The k last events removed, for k = 0..L at once.
+        position = torch.arange(num_history)
+        prefixes = (position < num_history - torch.arange(num_history + 1)[:, None])[:, None].expand(
+            -1, *history.shape
+        )
+        reached = dppl(distiller.mtpp, *window, prefixes.to(full.dtype), full=full, **conditioning) < target
+        overlap = (chosen & recent).sum(-1) / size
+        found = {
+            "ds": distilled - left,
+            "size": size,
+            "dppl_left": left,
+            "dppl_distilled": distilled,
+            "constraint_met": left < target,
+            "is_last_k": (chosen == recent).all(-1),
+            "last_k_share": overlap,  # undefined (0 / 0) where nothing was distilled
+            "recency_ds": recent_distilled - recent_left,
+            "recency_size": torch.where(reached.any(0), reached.to(torch.uint8).argmax(0).double(), torch.nan),
+        }
+        for name, value in found.items():
+            values.setdefault(name, []).append(value.double().numpy())
+    arrays = {name: np.concatenate(pieces) for name, pieces in values.items()}
+    row: Row = {"task": "distiller", "pair": f"{windows.future}-{windows.history}", **stamp}
+    for name, array in arrays.items():
+        row[name] = float(np.nanmean(array))
+        if name not in ("constraint_met", "is_last_k", "last_k_share"):
+            row[f"{name}_std"] = float(np.nanstd(array))
+    row["recency_reached"] = float((~np.isnan(arrays["recency_size"])).mean())
+    row |= {"epsilon": distiller.config.epsilon, "conditioning": distiller.config.conditioning}
+    row |= {"num_windows": len(windows), "windows_per_second": len(windows) / seconds}
+    return row | {"seconds": round(time.perf_counter() - began, 2), "version": __version__}
 
 
 def score_events(

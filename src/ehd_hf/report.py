@@ -42,6 +42,29 @@ TASK_COLUMNS = {
         Column("num_events", "events", ",d"),
         Column("seconds", "s", ".1f"),
     ],
+    "distiller": [
+        Column("model", "distiller"),
+        Column("pair", "(K, L)"),
+        Column("ds", "DS"),
+        Column("ds_std", "± std"),
+        Column("paper_ds", "paper's DS", ".4f"),
+        Column("recency_ds", "DS of the last k, same k"),
+        Column("size", "size", ".2f"),
+        Column("recency_size", "smallest last k that works", ".2f"),
+        Column("constraint_met", "constraint met", ".1%"),
+        Column("last_k_share", "of the distilled, among the last k", ".1%"),
+        Column("is_last_k", "exactly the last k", ".1%"),
+        Column("num_windows", "windows", ",d"),
+    ],
+}
+
+# What the paper reports on its sampled test windows with another MTPP: figures to compare in kind, by (data, K-L).
+PAPER_DS = {
+    ("stackoverflow", "15-40"): 0.6115,
+    ("stackoverflow", "15-45"): 0.5716,
+    ("stackoverflow", "15-50"): 0.5304,
+    ("stackoverflow", "20-50"): 0.5627,
+    ("stackoverflow", "25-50"): 0.5850,
 }
 
 

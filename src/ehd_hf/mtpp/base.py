@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
@@ -118,6 +119,7 @@ class MTPPModel(PreTrainedModel):
         """State of the kept history and time of its last event, before each event and after the last one.
 
         Returns states (B, T + 1, D) and last kept times (B, T + 1); with nothing kept, the initial state and time 0.
+        Behind a row's last event, on padding, both may hold anything.
         """
         raise TypeError(f"{type(self).__name__} must define encode_history")
 
@@ -223,13 +225,22 @@ class MTPPModel(PreTrainedModel):
         counted = mask if loss_mask is None else mask & loss_mask
         total = output.log_prob.masked_fill(~counted, 0.0).sum()
         if observation_end is not None:
-            states, last_times = self.encode_history(times, marks, mask, None)
-            total = total - self.total_compensator(states[:, -1], (observation_end - last_times[:, -1])).sum()
+            state, last_time = self._final_state(times, marks, mask)
+            total = total - self.total_compensator(state, observation_end - last_time).sum()
         output.num_items = counted.sum()
         output.loss = -total / output.num_items.clamp(min=1)
         return output
 
     # --- the process on a clock
+
+    def _final_state(self, times: Tensor, marks: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """State and time of the last event of each row, whatever padding stands behind it: (B, D), (B,)."""
+        states, last_times = self.encode_history(times, marks, mask, None)
+        position = torch.arange(1, times.shape[1] + 1, device=times.device)
+        index = F.pad(mask * position, (1, 0)).amax(dim=1, keepdim=True)
+        return states.gather(1, index[..., None].expand(-1, -1, states.shape[-1]))[:, 0], last_times.gather(1, index)[
+            :, 0
+        ]
 
     def _at(
         self, times: Tensor, marks: Tensor, mask: Tensor, query_times: Tensor, keep: Tensor | None
@@ -240,7 +251,7 @@ class MTPPModel(PreTrainedModel):
         when = torch.where(mask, times, torch.full_like(times, torch.inf))
         before = (when[:, None, :] < query_times[:, :, None]).to(torch.long)  # (B, Q, T)
         position = torch.arange(1, times.shape[1] + 1, device=times.device)
-        index = (before * position).amax(dim=2) if times.shape[1] else torch.zeros_like(query_times, dtype=torch.long)
+        index = F.pad(before * position, (1, 0)).amax(dim=2)
         state = states.gather(1, index[:, :, None].expand(-1, -1, states.shape[-1]))
         return state, (query_times - last_times.gather(1, index)).clamp(min=0)
 
@@ -267,8 +278,7 @@ class MTPPModel(PreTrainedModel):
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Draw the next event after the whole sequence: times (B, num_samples) on the same clock, and marks."""
-        states, last_times = self.encode_history(times, marks, mask, None)
-        state, last_time = states[:, -1], last_times[:, -1]
+        state, last_time = self._final_state(times, marks, mask)
         uniform = torch.rand(len(times), num_samples, generator=generator, dtype=times.dtype, device=times.device)
         states = state[:, None].expand(-1, num_samples, -1)
         intervals = self._invert_compensator(states, -torch.log1p(-uniform))
@@ -285,13 +295,13 @@ class MTPPModel(PreTrainedModel):
         Both are integrals over the survival function, taken by the midpoint rule in its quantiles: exact in the body,
         and the tail beyond the last quantile is closed as exponential.
         """
-        states, last_times = self.encode_history(times, marks, mask, None)
-        states = states[:, -1:].expand(-1, num_points, -1)
+        state, last_time = self._final_state(times, marks, mask)
+        states = state[:, None].expand(-1, num_points, -1)
         quantile = (torch.arange(num_points, dtype=times.dtype, device=times.device) + 0.5) / num_points
         intervals = self._invert_compensator(states, -torch.log1p(-quantile).expand(len(times), -1))
         intensities = self.mark_intensities(states, intervals)  # (B, num_points, C)
         mark_prob = (intensities / intensities.sum(-1, keepdim=True)).mean(1)
-        return last_times[:, -1] + intervals.mean(1), mark_prob
+        return last_time + intervals.mean(1), mark_prob
 
     def _invert_compensator(self, states: Tensor, targets: Tensor, iterations: int = 60) -> Tensor:
         """Interval at which the total compensator reaches `targets` (...): bisection in log time, so that the same
