@@ -238,6 +238,20 @@ def test_num_last_equals_slicing(model, num_last, generator):
     torch.testing.assert_close(last, future)
 
 
+def test_positions_pick_their_own_scores_from_every_row(model, generator):
+    times, marks, mask = random_events(3, 7, C, generator, "none")
+    positions = torch.tensor([[0, 1], [4, 6], [2, 5]])
+    keep = torch.rand(3, 7, generator=generator, dtype=torch.float64)
+    whole = model.event_log_prob(times, marks, mask, keep=keep)
+    some = model.event_log_prob(times, marks, mask, keep=keep, positions=positions)
+    for name in ("log_prob", "time_log_prob", "mark_log_prob", "compensator"):
+        torch.testing.assert_close(some[name], whole[name].gather(1, positions))
+    last = torch.tensor([[4, 5, 6]] * 3)
+    future = {"keep": keep[:, :4], "survived_until": times[:, 3]}
+    by_position = model.event_log_prob(times, marks, mask, positions=last, **future).log_prob
+    torch.testing.assert_close(by_position, model.event_log_prob(times, marks, mask, num_last=3, **future).log_prob)
+
+
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("gated", [0, 4, 7])
 def test_events_beyond_a_shorter_keep_are_kept(model, padding, gated, generator):

@@ -188,7 +188,8 @@ def test_the_whole_history_drops_by_exactly_zero(fullynn, conditioning, rebuilde
     drop = dppl(
         fullynn, times, marks, mask, K, torch.ones(B, L).double(), conditioning=conditioning, rebuilder=rebuilder
     )
-    assert torch.equal(drop, torch.zeros(B, dtype=torch.float64))
+    # Selection scores the history too: the same numbers, in matrices of another size.
+    assert drop.abs().max() <= (0 if rebuilder == "gate" else 1e-14)
 
 
 @pytest.mark.parametrize(("conditioning", "rebuilder"), BOTH_WAYS)
@@ -200,7 +201,7 @@ def test_a_history_of_no_events_at_all_is_accepted(fullynn, conditioning, rebuil
     torch.testing.assert_close(got, expected.expand(S, B), atol=1e-9, rtol=0)
     assert torch.equal(split_time(times, mask, K), torch.zeros(B, dtype=torch.float64))
     drop = dppl(fullynn, times, marks, mask, K, torch.ones(B, 0).double(), **how)
-    assert torch.equal(drop, torch.zeros(B, dtype=torch.float64))
+    assert drop.abs().max() <= (0 if rebuilder == "gate" else 1e-14)
 
 
 @pytest.mark.parametrize(("conditioning", "rebuilder"), BOTH_WAYS)

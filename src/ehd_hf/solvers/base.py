@@ -1,0 +1,367 @@
+"""What every solver shares: the objective it may ask (and how often it did), the stop rules, the contract.
+
+Solvers search over distill masks (True: the event belongs to H_d). They work on a batch of B windows and on many
+candidates at once: a candidate is a row of a mask (R, L) and the index of its window (R,), so windows that are
+finished cost nothing. Equal values go to the event that stands first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_args
+
+import torch
+from torch import Tensor
+
+from ..perplexity import Conditioning, MTPPModel, split_time
+
+# Slack of the targets (SPEC 6), so that a target taken from a mask is met by that mask, in whatever batch.
+_TOLERANCE = 1e-6
+
+
+class Objective:
+    """dppl of any part of the history of B windows, counting the evaluations of the MTPP.
+
+    One evaluation is one likelihood of one window given one mask. `full` (B,), log ppl(x_o | H_f), is evaluated here,
+    once; a mask that keeps the whole history is then known to have dppl 0, and is not evaluated.
+
+    Args:
+        mtpp: the point process; left as it is.
+        times, marks, mask: (B, T), windows as in `perplexity`.
+        num_future: K.
+        conditioning: see `perplexity.future_log_prob`.
+        max_rows: how many rebuilt windows to hold at a time.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        mtpp: MTPPModel,
+        times: Tensor,
+        marks: Tensor,
+        mask: Tensor,
+        num_future: int,
+        *,
+        conditioning: Conditioning = "paper",
+        max_rows: int = 512,
+    ) -> None:
+        if conditioning not in get_args(Conditioning):
+            raise ValueError(f"conditioning must be one of {', '.join(get_args(Conditioning))}; got {conditioning!r}.")
+        if not 1 <= num_future <= times.shape[1]:
+            raise ValueError(f"num_future must lie in 1..{times.shape[1]}, the window's length; got {num_future}.")
+        self.mtpp, self.times, self.marks, self.mask, self.num_future = mtpp, times, marks, mask, num_future
+        self.conditioning: Conditioning = conditioning
+        self.max_rows = max_rows
+        self.history = mask[:, : times.shape[1] - num_future]  # (B, L), True where there is an event
+        self.num_scored = mask[:, times.shape[1] - num_future :].sum(1)
+        if (self.num_scored == 0).any():
+            empty = int((self.num_scored == 0).nonzero()[0])
+            raise ValueError(f"Every window needs a future event; window {empty} has none. Leave such windows out.")
+        self.windows = torch.arange(len(times), device=times.device)
+        self.num_evaluations = torch.zeros_like(self.windows)
+        self.full = self._log_perplexity(self.history, self.windows)
+
+    def dppl_left(self, distill_mask: Tensor, windows: Tensor | None = None) -> Tensor:
+        """dppl(H_l): of what is left when the events of `distill_mask` are taken out; see `dppl_keep`."""
+        return self.dppl_keep(~distill_mask, windows)
+
+    def dppl_distilled(self, distill_mask: Tensor, windows: Tensor | None = None) -> Tensor:
+        """dppl(H_d): of the events of `distill_mask` alone; see `dppl_keep`."""
+        return self.dppl_keep(distill_mask, windows)
+
+    @torch.no_grad()
+    def dppl_keep(self, keep_mask: Tensor, windows: Tensor | None = None) -> Tensor:
+        """Perplexity drop (eq. 4) given the events of `keep_mask` (..., R, L), bool, alone: (..., R).
+
+        `windows` (R,) says which window each row of masks belongs to; all of them, R = B, if not given.
+        """
+        index = (self.windows if windows is None else windows).expand(keep_mask.shape[:-1]).flatten()
+        kept = keep_mask.flatten(0, -2) & self.history[index]
+        ask = (kept != self.history[index]).any(1).nonzero()[:, 0]
+        drop = self.full.new_zeros(len(index))
+        drop[ask] = self.full[index[ask]] - self._log_perplexity(kept[ask], index[ask])
+        return drop.view(keep_mask.shape[:-1])
+
+    def _log_perplexity(self, kept: Tensor, windows: Tensor) -> Tensor:
+        """log ppl(x_o | kept) (eq. 5) of each row, in pieces of rows that keep about equally many events: (R,)."""
+        values = self.times.new_empty(len(windows))
+        order = torch.argsort(kept.sum(1), stable=True)
+        for start in range(0, len(order), self.max_rows):
+            rows = order[start : start + self.max_rows]
+            values[rows] = self._rebuilt_log_perplexity(kept[rows], windows[rows])
+        self.num_evaluations += torch.bincount(windows, minlength=len(self.windows))
+        return values
+
+    def _rebuilt_log_perplexity(self, kept: Tensor, windows: Tensor) -> Tensor:
+        # The kept events move up to the future and the rest is cut off: shorter sequences and, where all rows keep
+        # equally many, no gate at all. The values are those of the gate, 1.5 to 2 times as fast.
+        num_history = kept.shape[1]
+        longest = int(kept.sum(1).max())
+        order = torch.argsort(kept.to(torch.uint8), dim=1, stable=True)[:, num_history - longest :]
+        future = torch.arange(num_history, self.times.shape[1], device=order.device).expand(len(order), -1)
+        place = torch.cat([order, future], dim=1)
+        split = None
+        if self.conditioning == "survival":  # up to the last event of H_f, kept or not
+            split = split_time(self.times[windows], self.mask[windows], self.num_future)
+        output = self.mtpp.event_log_prob(
+            self.times[windows].gather(1, place),
+            self.marks[windows].gather(1, place),
+            torch.cat([kept.gather(1, order), self.mask[windows, num_history:]], dim=1),
+            survived_until=split,
+            num_last=self.num_future,
+        )
+        return -output.log_prob.sum(-1) / self.num_scored[windows]
+
+
+# --- when to stop
+
+
+class StopRule(ABC):
+    """What is asked of H_d. `bind` fits the rule to the windows of an objective and checks it; searches only ever see
+    the bound ones, `AtSize` and `Reaches`."""
+
+    @abstractmethod
+    def bind(self, objective: Objective) -> AtSize | Reaches:
+        """The same rule with one entry per window."""
+
+
+@dataclass(frozen=True, eq=False)
+class AtSize(StopRule):
+    """EHED: `size` events are distilled, an int or (B,)."""
+
+    size: int | Tensor
+
+    def bind(self, objective: Objective) -> AtSize:
+        num_events = objective.history.sum(1)
+        sizes = torch.as_tensor(self.size, device=num_events.device).expand(len(num_events))
+        wrong = ((sizes < 0) | (sizes > num_events)).nonzero()
+        if len(wrong):
+            window = int(wrong[0])
+            raise ValueError(
+                f"size must lie in 0..{int(num_events[window])}, the history's length, for window {window}; "
+                f"got {int(sizes[window])}."
+            )
+        return AtSize(sizes)
+
+    def met(self, objective: Objective, masks: Tensor, windows: Tensor, left: Tensor | None = None) -> Tensor:
+        """True where a mask (R, L) has the size."""
+        return masks.sum(1) == torch.as_tensor(self.size)[windows]
+
+    def slack(self, objective: Objective, masks: Tensor, windows: Tensor, left: Tensor | None = None) -> Tensor:
+        """How good a mask (R, L) is: lower dppl_left is better."""
+        return -(objective.dppl_left(masks, windows) if left is None else left)
+
+
+@dataclass(frozen=True, eq=False)
+class Reaches(StopRule):
+    """EMHD: dppl_left at most, and dppl_distilled at least, the targets given, a number or (B,); None: anything."""
+
+    dppl_left: float | Tensor
+    dppl_distilled: float | Tensor | None
+    tolerance: float = _TOLERANCE
+
+    def bind(self, objective: Objective) -> Reaches:
+        left, distilled = (
+            None if target is None else torch.as_tensor(target).to(objective.full).expand(objective.full.shape)
+            for target in (self.dppl_left, self.dppl_distilled)
+        )
+        assert left is not None
+        return Reaches(left, distilled, self.tolerance)
+
+    def margin(self, windows: Tensor, left: Tensor, distilled: Tensor | None) -> Tensor:
+        """By how much these values meet the targets, the tighter of both: (R,), negative where they do not."""
+        margin = torch.as_tensor(self.dppl_left)[windows] + self.tolerance - left
+        if self.dppl_distilled is None or distilled is None:
+            return margin
+        return torch.minimum(margin, distilled - torch.as_tensor(self.dppl_distilled)[windows] + self.tolerance)
+
+    def met(self, objective: Objective, masks: Tensor, windows: Tensor, left: Tensor | None = None) -> Tensor:
+        """True where a mask (R, L) meets the targets."""
+        return self.slack(objective, masks, windows, left) >= 0
+
+    def slack(self, objective: Objective, masks: Tensor, windows: Tensor, left: Tensor | None = None) -> Tensor:
+        """`margin` of each mask (R, L). dppl_distilled is only evaluated where dppl_left meets its target."""
+        left = objective.dppl_left(masks, windows) if left is None else left
+        slack = self.margin(windows, left, None)
+        if self.dppl_distilled is not None:
+            near = (slack >= 0).nonzero()[:, 0]
+            distilled = objective.dppl_distilled(masks[near], windows[near])
+            slack[near] = self.margin(windows[near], left[near], distilled)
+        return slack
+
+
+@dataclass(frozen=True)
+class Explains(StopRule):
+    """The question itself: dppl_left < log(`epsilon`) (the paper's), or dppl_left <= `share` * dppl(empty history).
+
+    Where dppl(empty) >= 0 the history explains nothing, and distilling no event meets the share.
+    """
+
+    epsilon: float | None = None
+    share: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [value for value in (self.epsilon, self.share) if value is not None]
+        if len(given) != 1 or not 0 < given[0] <= 1:
+            raise ValueError(f"Explains takes epsilon or share, one of them, in (0, 1]; got {self}.")
+
+    def bind(self, objective: Objective) -> Reaches:
+        if self.epsilon is not None:  # x < log(epsilon) is x <= the number before it
+            limit = torch.full_like(objective.full, math.log(self.epsilon))
+            return Reaches(torch.nextafter(limit, limit - 1), None, tolerance=0.0)
+        assert self.share is not None
+        return Reaches(self.share * objective.dppl_left(objective.history), None)
+
+
+# --- solvers
+
+
+@dataclass(frozen=True, eq=False)
+class SolverResult:
+    """What a search found in each of B windows.
+
+    distill_mask: (B, L) bool; the whole history where the rule could not be met.
+    dppl_left, dppl_distilled: (B,) of that mask.
+    num_evaluations: (B,) evaluations of the MTPP spent, the one of the full history included.
+    reached: (B,) bool.
+    """
+
+    distill_mask: Tensor
+    dppl_left: Tensor
+    dppl_distilled: Tensor
+    num_evaluations: Tensor
+    reached: Tensor
+
+    @property
+    def sizes(self) -> Tensor:
+        """|H_d|, (B,)."""
+        return self.distill_mask.sum(1)
+
+
+class Found:
+    """What a search has found so far: nothing reached, the whole history distilled; NaN is not evaluated yet."""
+
+    def __init__(self, objective: Objective) -> None:
+        self.distill_mask = objective.history.clone()
+        self.dppl_left = torch.full_like(objective.full, torch.nan)
+        self.dppl_distilled = self.dppl_left.clone()
+        self.reached = torch.zeros_like(objective.windows, dtype=torch.bool)
+
+    def record(
+        self, windows: Tensor, distill_mask: Tensor, left: Tensor | None = None, distilled: Tensor | None = None
+    ) -> None:
+        """These `windows` (R,) meet the rule with `distill_mask` (R, L); the values (R,) if they are known."""
+        self.distill_mask[windows], self.reached[windows] = distill_mask, True
+        self.dppl_left[windows] = torch.nan if left is None else left
+        self.dppl_distilled[windows] = torch.nan if distilled is None else distilled
+
+
+_SOLVERS: dict[str, type[Solver]] = {}
+
+
+class Solver(ABC):
+    """A search for the events to distil. A subclass that has a `name` is registered under it; its constructor takes
+    typed keywords (a dataclass), and `search` does the work."""
+
+    name: ClassVar[str]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in cls.__dict__:
+            if cls.name in _SOLVERS:
+                raise ValueError(f"The solver name {cls.name!r} is taken by {_SOLVERS[cls.name].__module__}.")
+            _SOLVERS[cls.name] = cls
+
+    @torch.no_grad()
+    def solve(self, objective: Objective, stop: StopRule, *, generator: torch.Generator | None = None) -> SolverResult:
+        """Distil events of every window of `objective` as `stop` asks; all randomness comes from `generator`."""
+        if not isinstance(stop, StopRule):
+            raise ValueError(f"stop must be AtSize, Reaches or Explains; got {stop!r}.")
+        before = objective.num_evaluations.clone()
+        found = self.search(objective, stop.bind(objective), generator)
+        for values, evaluate in (
+            (found.dppl_left, objective.dppl_left),
+            (found.dppl_distilled, objective.dppl_distilled),
+        ):
+            open_windows = values.isnan().nonzero()[:, 0]
+            values[open_windows] = evaluate(found.distill_mask[open_windows], open_windows)
+        spent = objective.num_evaluations - before + 1
+        return SolverResult(found.distill_mask, found.dppl_left, found.dppl_distilled, spent, found.reached)
+
+    @abstractmethod
+    def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
+        """The search itself; windows it does not record have not reached the rule."""
+
+
+class RankingSolver(Solver):
+    """An order of the events, then a stop: the prefix of the wanted size, or the smallest that meets the targets."""
+
+    @abstractmethod
+    def rank(self, objective: Objective, generator: torch.Generator | None) -> Tensor:
+        """Scores (B, L); the highest is distilled first. What stands on padding does not count."""
+
+    def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
+        found, history = Found(objective), objective.history
+        ranks = ranks_of(self.rank(objective, generator), history)
+        if isinstance(rule, AtSize):
+            found.record(objective.windows, ranks < torch.as_tensor(rule.size)[:, None])
+            return found
+        sizes = torch.arange(history.shape[1] + 1, device=history.device)
+        windows, size = (sizes <= history.sum(1, keepdim=True)).nonzero(as_tuple=True)
+        masks = ranks[windows] < size[:, None]
+        values = objective.dppl_left(masks, windows)
+        left = values.new_zeros(len(history), len(sizes))
+        met = torch.zeros_like(left, dtype=torch.bool)
+        left[windows, size], met[windows, size] = values, rule.met(objective, masks, windows, values)
+        reached = met.any(1).nonzero()[:, 0]
+        smallest = met[reached].to(torch.uint8).argmax(1)
+        found.record(reached, ranks[reached] < smallest[:, None], left[reached, smallest])
+        return found
+
+
+def available_solvers() -> list[str]:
+    """Names of the registered solvers."""
+    return sorted(_SOLVERS)
+
+
+def get_solver(name: str, **options: Any) -> Solver:
+    """The solver registered as `name`, with its options."""
+    if name not in _SOLVERS:
+        raise ValueError(f"solver must be one of {', '.join(available_solvers())}; got {name!r}.")
+    known = [field.name for field in dataclasses.fields(_SOLVERS[name])] if options else []  # type: ignore[arg-type]
+    if unknown := sorted(set(options) - set(known)):
+        raise ValueError(f"{name} knows the options {', '.join(known) or '(none)'}; got unknown {', '.join(unknown)}.")
+    return _SOLVERS[name](**options)
+
+
+# --- candidates
+
+
+def ranks_of(scores: Tensor, history: Tensor) -> Tensor:
+    """Place of each event when sorted by falling `scores` (..., B, L), from 0; padding comes last."""
+    order = scores.masked_fill(~history, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+    return order.argsort(dim=-1)
+
+
+def flip_each(masks: Tensor, events: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Every way to flip one of `events` (A, L) in `masks` (A, L): rows (R,), events (R,), flipped masks (R, L)."""
+    rows, positions = events.nonzero(as_tuple=True)
+    flipped = masks[rows]
+    flipped[torch.arange(len(rows), device=rows.device), positions] ^= True
+    return rows, positions, flipped
+
+
+def best_of_each(
+    scores: Tensor, rows: Tensor, columns: Tensor, num_rows: int, num_columns: int
+) -> tuple[Tensor, Tensor]:
+    """Highest of the `scores` (R,) of each row, and its column: (A,) each; -inf where a row has none.
+
+    `rows`, `columns` (R,) say where in a table of A rows each score stands.
+    """
+    table = scores.new_full((num_rows, max(num_columns, 1)), -torch.inf)
+    table[rows, columns] = scores
+    best = table.max(dim=1)
+    return best.values, best.indices

@@ -1,0 +1,35 @@
+"""Greedy search, GS (appendix B): distil, again and again, the event whose loss hurts the prediction most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from .base import AtSize, Found, Objective, Reaches, Solver, best_of_each, flip_each
+
+
+@dataclass(frozen=True, kw_only=True)
+class GreedySearch(Solver):
+    """Add to H_d the event that lowers dppl_left most, until the rule, checked from size 0 on, is met.
+
+    The listings evaluate dppl_distilled of every candidate and use the winner's; here it is evaluated for the winner
+    alone, and there only when the rule needs it. The values are the same, the evaluations counted are those made.
+    """
+
+    name: ClassVar[str] = "greedy_search"
+
+    def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
+        found, windows = Found(objective), objective.windows
+        masks, left = torch.zeros_like(objective.history), torch.zeros_like(objective.full)
+        while len(windows):
+            met = rule.met(objective, masks, windows, left)
+            found.record(windows[met], masks[met], left[met])
+            going = ~met & (masks != objective.history[windows]).any(1)
+            windows, masks = windows[going], masks[going]
+            rows, events, candidates = flip_each(masks, objective.history[windows] & ~masks)
+            gain = -objective.dppl_left(candidates, windows[rows])
+            best, event = best_of_each(gain, rows, events, *masks.shape)
+            masks, left = masks.scatter(1, event[:, None], True), -best
+        return found

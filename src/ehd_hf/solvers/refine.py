@@ -1,0 +1,88 @@
+"""Refine: start from any mask, put back what is not needed, then try single swaps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .base import AtSize, Found, Objective, Reaches, Solver, best_of_each, flip_each, get_solver
+
+# A swap has to gain more than rounding does.
+_SMALLEST_GAIN = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Refine(Solver):
+    """Drop from H_d, again and again, the event whose return leaves most slack, until every event is needed; then swap
+    a distilled event for another where that gains most slack, and drop again. For a size: swaps that lower dppl_left.
+
+    Where the mask to start from does not meet the targets, the whole history takes its place, if that does.
+
+    Args:
+        start: a solver or its name, asked for the same rule; or a distill mask (B, L).
+        max_swaps: how many swaps to make at most, each at the price of |H_d| * |H_l| evaluations.
+    """
+
+    name: ClassVar[str] = "refine"
+    start: Solver | str | Tensor = "greedy_search"
+    max_swaps: int = 4
+
+    def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
+        found, windows = Found(objective), objective.windows
+        masks = self._start(objective, rule, generator)
+        if isinstance(rule, Reaches):
+            met = rule.met(objective, masks, windows)
+            masks = torch.where(met[:, None], masks, objective.history)
+            met[~met] = rule.met(objective, masks[~met], windows[~met])
+            windows = windows[met]
+            masks = self._drop(objective, rule, masks[windows], windows)
+        found.record(windows, masks)
+        for _ in range(self.max_swaps):
+            masks, windows = self._swap(objective, rule, masks, windows)
+            if isinstance(rule, Reaches):
+                masks = self._drop(objective, rule, masks, windows)
+            found.record(windows, masks)
+        return found
+
+    def _start(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Tensor:
+        if not isinstance(self.start, Tensor):
+            start = get_solver(self.start) if isinstance(self.start, str) else self.start
+            return start.solve(objective, rule, generator=generator).distill_mask
+        if self.start.shape != objective.history.shape:
+            expected, got = tuple(objective.history.shape), tuple(self.start.shape)
+            raise ValueError(f"start must be a mask of shape (B, L) = {expected}; got {got}.")
+        masks = self.start.bool() & objective.history
+        if isinstance(rule, AtSize) and not rule.met(objective, masks, objective.windows).all():
+            raise ValueError("start must distil as many events as AtSize asks for. Pass AtSize(start.sum(1)).")
+        return masks
+
+    def _drop(self, objective: Objective, rule: Reaches, masks: Tensor, windows: Tensor) -> Tensor:
+        """`masks` (A, L), which meet the rule, without the events they can do without, one at a time."""
+        masks = masks.clone()
+        active = torch.arange(len(windows), device=windows.device)
+        while len(active):
+            rows, events, candidates = flip_each(masks[active], masks[active])
+            slacks = rule.slack(objective, candidates, windows[active][rows])
+            best, event = best_of_each(slacks, rows, events, *masks[active].shape)
+            active, event = active[best >= 0], event[best >= 0]
+            masks[active, event] = False
+        return masks
+
+    def _swap(
+        self, objective: Objective, rule: AtSize | Reaches, masks: Tensor, windows: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The best swap in each of `masks` (A, L): new masks and windows of those that gain by one."""
+        left = objective.history[windows] & ~masks
+        rows, out, into = (masks[:, :, None] & left[:, None, :]).nonzero(as_tuple=True)
+        candidates = masks[rows]
+        each = torch.arange(len(rows), device=rows.device)
+        candidates[each, out], candidates[each, into] = False, True
+        width = masks.shape[1]
+        slacks = rule.slack(objective, candidates, windows[rows])
+        best, swap = best_of_each(slacks, rows, out * width + into, len(masks), width * width)
+        gains = best > rule.slack(objective, masks, windows) + _SMALLEST_GAIN
+        masks, windows, swap = masks[gains], windows[gains], swap[gains, None]
+        return masks.scatter(1, swap // width, False).scatter(1, swap % width, True), windows
