@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel
 
 from ehd_hf.distillers import ehd
-from ehd_hf.distillers.base import DistillerModel, most_recent
+from ehd_hf.distillers.base import most_recent
 from ehd_hf.distillers.ehd import EHDDistillerConfig, EHDDistillerModel, sample_masks
 from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.perplexity import dppl
@@ -216,7 +216,7 @@ def test_metrics_by_hand():
         "constraint_met": 0.5,
         "recency_overlap": (1 / 2 + 1) / 2,
     }
-    assert metrics == pytest.approx(expected, abs=1e-9)
+    assert metrics == pytest.approx(expected, abs=1e-7)
 
 
 def test_metrics_when_nothing_or_everything_is_distilled():
@@ -392,11 +392,9 @@ def saved(tmp_path_factory):
     return model, folder
 
 
-@pytest.mark.parametrize("auto", [AutoModel, EHDDistillerModel, DistillerModel])
+@pytest.mark.parametrize("auto", [AutoModel, EHDDistillerModel])
 def test_a_saved_distiller_comes_back_exactly(saved, auto):
     model, folder = saved
-    if auto is DistillerModel:
-        pytest.skip("the base class has no network of its own")
     again = auto.from_pretrained(folder)
     assert type(again) is EHDDistillerModel and not again.training
     window = random_window(6)
