@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import yaml
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModel
 
 import ehd_hf.distillers
@@ -29,6 +30,7 @@ from ehd_hf.synthetic import simulated_splits
 from ehd_hf.training import Trainer, TrainingArguments
 from ehd_hf.windows import make_crops, make_windows, parse_pair
 
+SECTIONS = ("data", "model", "training")
 DEFAULT = Path(__file__).parent / "configs" / "simulated_fullynn_fast.yaml"
 
 
@@ -39,42 +41,56 @@ def read_config(argv: list[str] | None) -> tuple[dict[str, Any], bool]:
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in training.out")
     known, rest = parser.parse_known_args(argv)
     config = load_config(known.config)
+    if sorted(config) != sorted(("task", *SECTIONS)) or not all(isinstance(config[name], dict) for name in SECTIONS):
+        raise ValueError(
+            f"A config has a task and the sections {', '.join(SECTIONS)}, each with its fields; "
+            f"{str(known.config)!r} has {', '.join(map(str, config))}."
+        )
     for flag, value in zip(rest[::2], [*rest[1::2], None], strict=False):
         section, _, field = flag.removeprefix("--").partition(".")
-        if not flag.startswith("--") or section not in config or not field or value is None:
+        if not flag.startswith("--") or section not in SECTIONS or not field or value is None:
             raise ValueError(
-                f"Changes to the config read --section.field value with a section of {', '.join(config)}; "
+                f"Changes to the config read --section.field value with a section of {', '.join(SECTIONS)}; "
                 f"got {flag!r}."
             )
         config[section][field] = yaml.safe_load(value)
     return config, known.resume
 
 
-def load_config(path: Path) -> dict[str, Any]:
+def load_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A YAML config; one that names a `base` beside it says only what differs from it."""
     if not path.is_file():
         raise ValueError(f"A config is a YAML file; got {str(path)!r}, which does not exist.")
-    changes = yaml.safe_load(path.read_text())
+    if path.resolve() in above:
+        raise ValueError(f"{str(path)!r} names itself as its base, directly or in a circle.")
+    try:
+        changes = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"A config is a YAML file; {str(path)!r} cannot be read ({error}).") from error
+    if not isinstance(changes, dict):
+        raise ValueError(f"A config has a task and the sections {', '.join(SECTIONS)}; {str(path)!r} has none.")
     if "base" not in changes:
         return changes
-    config = load_config(path.parent / changes.pop("base"))
+    config = load_config(path.parent / changes.pop("base"), (*above, path.resolve()))
     for section, values in changes.items():
-        config[section] = config[section] | values if isinstance(values, dict) else values
+        config[section] = config.get(section, {}) | values if isinstance(values, dict) else values
     return config
 
 
 def load_splits(data: dict[str, Any], *needed: str) -> dict[str, EventSequences]:
     """Events of the config's `data` section: a `source` on disk, or a simulated `process`."""
-    data = {name: value for name, value in data.items() if name not in needed}
-    jitter_seed = data.pop("jitter_seed", None)
+    all_data, data = data, {name: value for name, value in data.items() if name not in needed}
+    if missing := [name for name in needed if name != "jitter_seed" and name not in all_data]:
+        raise ValueError(f"data needs {', '.join(missing)}; got {', '.join(all_data)}.")
+    jitter_seed = all_data.get("jitter_seed")
     known = {"source"} if "source" in data else {"process", "num_sequences", "horizon", "seed"}
     if unknown := sorted(set(data) - known):
         raise ValueError(
             f"data has the keys {', '.join(sorted(known | set(needed)))}; got unknown {', '.join(unknown)}."
         )
     splits = load_source(data["source"]) if "source" in data else simulated_splits(**data)
-    if "validation" not in splits:
-        raise ValueError(f"Training needs a validation split to choose the best model; got {', '.join(splits)}.")
+    if not {"train", "validation"} <= set(splits):
+        raise ValueError(f"Training needs the splits train and validation; got {', '.join(splits)}.")
     if jitter_seed is not None:
         splits = {name: with_jitter(sequences, seed=jitter_seed) for name, sequences in splits.items()}
     return splits
@@ -118,7 +134,7 @@ def main(argv: list[str] | None = None) -> int:
             "trainable parameters"
         )
         best = trainer.train(resume=resume)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OSError, StrictDataclassError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"best at step {best['step']}: " + "  ".join(f"{k} {v:.4f}" for k, v in best.items() if k != "step"))

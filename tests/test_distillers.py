@@ -1,11 +1,10 @@
-"""MTPP-EHD: samples, losses and metrics by hand, what learns and what stays frozen, checkpoints, and small trainings."""
+"""MTPP-EHD: samples, losses and metrics by hand, what learns and what stays frozen, checkpoints, small trainings."""
 
 import json
 import math
 
 import pytest
 import torch
-from helpers import AdditiveMTPP, PoissonMTPP, random_events
 from safetensors.torch import load_file, save_file
 from scipy.stats import binomtest
 from torch import nn
@@ -19,6 +18,7 @@ from ehd_hf.perplexity import dppl
 from ehd_hf.synthetic import simulated_splits
 from ehd_hf.training import Trainer, TrainingArguments
 from ehd_hf.windows import make_crops, make_windows
+from helpers import AdditiveMTPP, PoissonMTPP, random_events
 
 B, S, L, K, C = 3, 5, 7, 4, 6
 SMALL = {
@@ -71,7 +71,7 @@ def sure(*rows):
     return torch.stack([1000 * (1 - distil), 1000 * distil], dim=-1)
 
 
-# History 1, 2, 4 and future 5, 5.5, 8, twice; 0.75 events per unit of time. Removing what ends the history adds silence:
+# History 1, 2, 4 and future 5, 5.5, 8, twice; 0.75 events per unit of time. Removing the last events adds silence:
 # dppl_left is -0.75 * silence / 3, that is -0.5 without 4, -0.75 without 2 and 4, -1 without any. log(0.5) = -0.693.
 POISSON = [0.5, 0.25]
 TIMES = torch.tensor([[1.0, 2.0, 4.0, 5.0, 5.5, 8.0]] * 2, dtype=torch.float64)
@@ -128,7 +128,7 @@ def test_the_gradient_of_a_sample_is_that_of_the_soft_one():
 def test_losses_of_a_poisson_process_by_hand(rebuilder, training):
     model = FixedLogits(PoissonMTPP(POISSON), sure((0, 0, 1), (0, 1, 1)), rebuilder=rebuilder).train(training)
     output = model(**BY_HAND)
-    # The hinge is open for the first window (-0.5) and closed for the second (-0.75): a mean of hinges, each window's own.
+    # The hinge is open for the first window (-0.5) and closed for the second (-0.75): a mean of hinges.
     assert output.constraint_loss.item() == pytest.approx((-0.5 - math.log(0.5)) / 2, abs=1e-9)
     assert output.size_loss.item() == pytest.approx((1 / 3 + 2 / 3) / 2)
     assert output.loss.item() == pytest.approx((-0.5 - math.log(0.5)) / 2 + 0.5, abs=1e-9)

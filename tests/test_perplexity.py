@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from helpers import AdditiveMTPP, PoissonMTPP, random_events, slow_log_prob, wild
 
 from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.perplexity import dppl, future_log_prob, log_perplexity, split_time
+from helpers import AdditiveMTPP, PoissonMTPP, random_events, slow_log_prob, wild
 
 B, S, L, K, C = 3, 5, 7, 4, 6
 CONDITIONINGS = ["paper", "survival"]

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from helpers import random_events
 
 from ehd_hf.rebuild import compact, select
+from helpers import random_events
 
 
 def delete_by_loop(times, marks, mask, keep_mask):

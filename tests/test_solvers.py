@@ -3,7 +3,6 @@ import math
 
 import pytest
 import torch
-from helpers import AdditiveMTPP, random_events, wild
 
 from ehd_hf import solvers
 from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
@@ -19,6 +18,7 @@ from ehd_hf.solvers.base import (
     available_solvers,
     get_solver,
 )
+from helpers import AdditiveMTPP, random_events, wild
 
 assert solvers  # importing it registers every solver
 B, L, K, C = 3, 7, 4, 6
@@ -31,12 +31,19 @@ def seeded(seed=0):
 
 
 def fullynn(seed=0):
-    return wild(FullyNNModel(FullyNNConfig(num_marks=C, embedding_size=5, hidden_size=8, num_components=3)), 0.7, seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = FullyNNModel(FullyNNConfig(num_marks=C, embedding_size=5, hidden_size=8, num_components=3))
+    return wild(model, 0.7, seed)
 
 
-def random_windows(seed=0, num_windows=B, num_history=L, padded=False):
-    """Windows (B, L + K); with `padded`, row b lacks b events of its history, anywhere, and one the future's last."""
+def random_windows(seed=0, num_windows=B, num_history=L, padded=False, tied=False):
+    """Windows (B, L + K); with `padded`, row b lacks b events of its history, anywhere, and one the future's last.
+
+    Without `tied`, no two events are at once: of twins either can go, and rounding would decide which.
+    """
     times, marks, mask = random_events(num_windows, num_history + K, C, seeded(seed), padding="none")
+    times = times if tied else times + 0.05 * torch.arange(times.shape[1])
     if padded:
         for row in range(num_windows):
             mask[row, torch.randperm(num_history, generator=seeded(row))[:row]] = False
@@ -90,7 +97,7 @@ def as_mask(events, num_history=L):
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
 @pytest.mark.parametrize("max_rows", [1, 3, 512])
 def test_objective_gives_the_dppl_of_any_mask_whatever_the_chunks_and_the_padding(conditioning, max_rows):
-    windows = random_windows(padded=True)
+    windows = random_windows(padded=True, tied=True)
     objective = Objective(fullynn(), *windows, K, conditioning=conditioning, max_rows=max_rows)
     masks = torch.rand(5, B, L, generator=seeded(1)) < torch.rand(5, B, 1, generator=seeded(2))
     expected = torch.stack([dppl_of(objective, keep) for keep in masks])
@@ -239,10 +246,8 @@ def test_a_window_is_solved_alike_alone_and_in_a_batch(name):
         together = get_solver(name).solve(objective, stop)
         for row in range(B):
             one = slice(row, row + 1)
-            alone = Objective(
-                objective.mtpp, *(x[one] for x in (objective.times, objective.marks, objective.mask)), K,
-                conditioning="survival",
-            )  # fmt: skip
+            window = (x[one] for x in (objective.times, objective.marks, objective.mask))
+            alone = Objective(objective.mtpp, *window, K, conditioning="survival")
             rule = AtSize(stop.size[one]) if isinstance(stop, AtSize) else None
             rule = rule or Reaches(stop.dppl_left[one], stop.dppl_distilled[one])
             result = get_solver(name).solve(alone, rule)
@@ -534,8 +539,9 @@ def test_refine_starts_from_a_solver_a_name_or_a_mask():
     objective = objective_of(padded=True)
     mask = get_solver("recency").solve(objective, AtSize(3)).distill_mask
     by_mask, by_name, by_solver = (
-        get_solver("refine", start=start).solve(objective, AtSize(3)) for start in (mask, "recency", solvers.recency.Recency())
-    )  # fmt: skip
+        get_solver("refine", start=start).solve(objective, AtSize(3))
+        for start in (mask, "recency", get_solver("recency"))
+    )
     assert torch.equal(by_mask.distill_mask, by_name.distill_mask)
     assert torch.equal(by_mask.distill_mask, by_solver.distill_mask)
     assert (by_mask.dppl_left < dppl_of(objective, ~mask) - 1e-6).any()

@@ -317,6 +317,8 @@ def simulated_splits(
     """
     if process not in PROCESSES:
         raise ValueError(f"process must be one of {', '.join(PROCESSES)}; got {process!r}.")
+    if num_sequences is not None and not isinstance(num_sequences, Mapping):
+        raise ValueError(f"num_sequences must say how many per split, as {{train: 1500, ...}}; got {num_sequences!r}.")
     sizes = num_sequences or {"train": 1500, "validation": 150, "test": 300}
     streams = np.random.default_rng(seed).spawn(len(sizes))
     hawkes = PROCESSES[process]()

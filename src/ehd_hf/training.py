@@ -16,12 +16,13 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
-from math import cos, isfinite, pi
+from math import cos, inf, isfinite, pi
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -90,11 +91,13 @@ class TrainingArguments:
             + [("save_every", 1), ("keep_checkpoints", 1)]
         ):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < smallest:
-                raise ValueError(f"{name} must be a number of at least {smallest}; got {value!r}.")
+            kind = (int, float) if name == "weight_decay" else int
+            if isinstance(value, bool) or not isinstance(value, kind) or not smallest <= value < inf:
+                what = "number" if name == "weight_decay" else "whole number"
+                raise ValueError(f"{name} must be a {what} of at least {smallest}; got {value!r}.")
         for name in ("learning_rate", "max_grad_norm"):
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not value > 0:
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < inf:
                 raise ValueError(f"{name} must be a number above 0; got {value!r}.")
         if self.schedule not in ("cosine", "linear", "constant"):
             raise ValueError(f"schedule must be cosine, linear or constant; got {self.schedule!r}.")
@@ -139,6 +142,7 @@ class Progress:
     best: float | None = None
     best_step: int = 0
     evaluations_since_best: int = 0
+    train_loss: float | None = None  # running mean
 
 
 class Trainer:
@@ -167,7 +171,9 @@ class Trainer:
         self.train_dataset, self.eval_dataset, self.evaluate_with = train_dataset, eval_dataset, evaluate
         self.out = Path(args.out)
         self.progress = Progress()
-        self.accelerator = Accelerator(log_with=args.tracker, project_dir=args.out)
+        # Without cpu=True accelerate takes no notice of torchrun where there is no GPU: every process would be alone.
+        on_cpu = not torch.accelerator.is_available()
+        self.accelerator = Accelerator(cpu=on_cpu, log_with=args.tracker, project_dir=args.out)
         if self.accelerator.device.type == "cpu":
             if self.accelerator.mixed_precision != "no":
                 raise ValueError(
@@ -200,7 +206,6 @@ class Trainer:
             unit="step",
             dynamic_ncols=True,
         )
-        running: dict[str, float] = {}
         for step, batch in zip(steps, self._batches(steps), strict=True):
             # One line makes every draw of this step repeatable, whatever was drawn before.
             torch.manual_seed((args.seed * 1_000_003 + step) * 1_009 + accelerator.process_index)
@@ -213,20 +218,21 @@ class Trainer:
             optimizer.step()
             optimizer.zero_grad()
             self.progress.step = step + 1
-            value = float(outputs.loss.detach())
+            value = self._global_loss(outputs, share)
             if not isfinite(value):
                 raise ValueError(
                     f"The loss became {value} at step {step}. Lower the learning rate ({args.learning_rate}) or look "
                     "for extreme intervals in the data; the last checkpoint is intact."
                 )
-            running["loss"] = value if not running else 0.98 * running["loss"] + 0.02 * value
+            before = self.progress.train_loss
+            self.progress.train_loss = value if before is None else 0.98 * before + 0.02 * value
             bar.update()
             if step % 10 == 0:
-                bar.set_postfix(loss=f"{running['loss']:.4f}", refresh=False)
+                bar.set_postfix(loss=f"{self.progress.train_loss:.4f}", refresh=False)
             last = step + 1 == args.steps
             stop = False
             if (step + 1) % args.eval_every == 0 or last:
-                stop = self._evaluate_and_keep_best(running["loss"])
+                stop = self._evaluate_and_keep_best(self.progress.train_loss)
                 model.train()
             if (step + 1) % args.save_every == 0 and not (last or stop):
                 self._save_checkpoint(optimizer)
@@ -259,6 +265,10 @@ class Trainer:
         in_all = self.accelerator.reduce(items.detach().float().clone(), "sum")
         return outputs.loss, items * self.accelerator.num_processes / in_all
 
+    def _global_loss(self, outputs: Any, share: Tensor | float) -> float:
+        """Loss of the global batch: the same number in every process, so that all decide alike."""
+        return float(self.accelerator.reduce((outputs.loss * share).detach(), "mean"))
+
     def _evaluate_and_keep_best(self, train_loss: float) -> bool:
         """Evaluate, log, keep the model if it is the best so far; True if patience has run out."""
         progress, args = self.progress, self.args
@@ -267,7 +277,7 @@ class Trainer:
             raise ValueError(f"metric must be one of {', '.join(sorted(metrics))}; got {args.metric!r}.")
         value = metrics.get(args.metric, train_loss)
         sign = 1 if args.greater_is_better else -1
-        if progress.best is None or sign * value > sign * progress.best:
+        if progress.best is None or not isfinite(progress.best) or sign * value > sign * progress.best:
             progress.best, progress.best_step, progress.evaluations_since_best = value, progress.step, 0
             if self.accelerator.is_main_process:
                 self._save_model(self.out / "best")
@@ -306,10 +316,9 @@ class Trainer:
                     totals[name] = totals.get(name, 0.0) + weight * float(value)
                 totals[""] = totals.get("", 0.0) + weight
         self.model.train()
-        names = sorted(totals)
-        summed = self.accelerator.reduce(
-            torch.tensor([totals[name] for name in names], dtype=torch.float64, device=self.accelerator.device), "sum"
-        )
+        names = sorted(set(gather_object(list(totals))))  # a process without a batch knows none
+        sums = torch.tensor([totals.get(name, 0.0) for name in names], dtype=torch.float64)
+        summed = self.accelerator.reduce(sums.to(self.accelerator.device), "sum")
         reduced = dict(zip(names, summed.tolist(), strict=True))
         weight = reduced.pop("")
         return {name: value / weight for name, value in reduced.items()}
@@ -383,7 +392,12 @@ class Trainer:
             raise ValueError(f"A run resumes with the arguments it began with; got changes: {said}. Undo them.")
         self.progress = progress
         weights = {name[6:]: value for name, value in tensors.items() if name.startswith("model.")}
-        self.accelerator.unwrap_model(self.model).load_state_dict(weights)
+        try:
+            self.accelerator.unwrap_model(self.model).load_state_dict(weights)
+        except RuntimeError as error:
+            raise ValueError(
+                f"A run resumes with the model it began with; the weights in {str(folder)!r} do not fit ({error})."
+            ) from error
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
             if name.startswith("optimizer."):
@@ -410,6 +424,7 @@ class Trainer:
         self.model.eval()
         rows = [json.loads(line) for line in (self.out / "log.jsonl").read_text().splitlines()]
         best = next(row for row in rows if row["step"] == self.progress.best_step)
+        self.accelerator.wait_for_everyone()  # before `best/` goes
         if self.accelerator.is_main_process:
             for file in sorted((self.out / "best").iterdir()):
                 partial = self.out / f"{file.name}.partial"
@@ -463,6 +478,7 @@ class _whole_or_nothing:
             with open(file, "rb") as handle:
                 os.fsync(handle.fileno())
         old = self.folder.with_name(self.folder.name + ".old")
+        shutil.rmtree(old, ignore_errors=True)  # of a run killed between the renames below
         if self.folder.exists():
             os.replace(self.folder, old)
         os.replace(self.partial, self.folder)

@@ -30,7 +30,6 @@ _LIBRARY_KEYS = {
     "experts_implementation",
     "model_type",
     "name_or_path",
-    "num_labels",
     "output_attentions",
     "per_layer_config",
     "tie_last_hidden_states",
@@ -75,6 +74,8 @@ class MTPPConfig(StrictConfig):
             self.id2label = {mark: str(mark) for mark in range(self.num_marks)}
         self.id2label = {int(mark): label for mark, label in self.id2label.items()}
         self.label2id = {label: mark for mark, label in self.id2label.items()}
+        if len(self.label2id) < len(self.id2label):
+            raise ValueError(f"id2label must give every mark its own name; got {list(self.id2label.values())}.")
         if sorted(self.id2label) != list(range(self.num_marks)):
             raise ValueError(
                 f"id2label must name the marks 0..{self.num_marks - 1}; got {len(self.id2label)} entries. "
@@ -163,7 +164,7 @@ class MTPPModel(PreTrainedModel):
                 deleting the events with keep = 0. Scores of deleted events are those they would have had. May be
                 shorter than T: later events are kept.
             mark_weights: (B, T), factors of the mark embeddings; 1 in value, they carry gradients (`rebuild.select`).
-            survived_until: (B,); condition the first event after that time on no event before it.
+            survived_until: (B,); condition the first kept event at or after that time on no event before it.
             num_last: score only the last `num_last` positions; the outputs are then (B, num_last). Saves the work of
                 scoring a history of which only the future's likelihood is wanted.
             positions: (B, P), score these positions only, where the future stands elsewhere in every row.
@@ -292,16 +293,18 @@ class MTPPModel(PreTrainedModel):
     ) -> tuple[Tensor, Tensor]:
         """Expected time (B,) of the next event and the probability of each mark (B, C).
 
-        Both are integrals over the survival function, taken by the midpoint rule in its quantiles: exact in the body,
-        and the tail beyond the last quantile is closed as exponential.
+        Both are integrals over the survival function, by the midpoint rule in its cube root: points crowd in the tail,
+        where a rare long silence can carry most of the mean.
         """
         state, last_time = self._final_state(times, marks, mask)
         states = state[:, None].expand(-1, num_points, -1)
-        quantile = (torch.arange(num_points, dtype=times.dtype, device=times.device) + 0.5) / num_points
-        intervals = self._invert_compensator(states, -torch.log1p(-quantile).expand(len(times), -1))
+        edges = torch.linspace(1, 0, num_points + 1, dtype=times.dtype, device=times.device)
+        weights = -(edges**3).diff()  # (num_points,) probability of each cell
+        targets = -3 * (0.5 * (edges[1:] + edges[:-1])).log()
+        intervals = self._invert_compensator(states, targets.expand(len(times), -1))
         intensities = self.mark_intensities(states, intervals)  # (B, num_points, C)
-        mark_prob = (intensities / intensities.sum(-1, keepdim=True)).mean(1)
-        return last_time + intervals.mean(1), mark_prob
+        mark_prob = weights @ (intensities / intensities.sum(-1, keepdim=True))
+        return last_time + intervals @ weights, mark_prob
 
     def _invert_compensator(self, states: Tensor, targets: Tensor, iterations: int = 60) -> Tensor:
         """Interval at which the total compensator reaches `targets` (...): bisection in log time, so that the same

@@ -35,7 +35,7 @@ def last_kept_times(times: Tensor, keep: Tensor | None) -> Tensor:
         keep: (B, G) in [0, 1] for the first G events, the rest is kept; in between, the time moves part of the way.
     """
     gated = 0 if keep is None else keep.shape[1]
-    last = torch.zeros_like(times[:, :1])
+    last = times.new_zeros(len(times), 1)
     lasts = [last]
     if keep is not None:
         for time, gate in zip(times[:, :gated].split(1, dim=1), keep.split(1, dim=1), strict=True):
