@@ -599,6 +599,6 @@ def test_one_loss_alone_empties_or_fills_what_is_left(trained_mtpp, tmp_path, re
     mtpp, windows = trained_mtpp
     weights = {"alpha": 0, "epsilon": 1e-6} if loss == "constraint" else {"constraint_weight": 0}
     model = small_distiller(mtpp, history=20, future=5, rebuilder=rebuilder, **weights)
-    Trainer(model, arguments(tmp_path / "run", 400, batch_size=64), windows["train"]).train()
+    Trainer(model, arguments(tmp_path / "run", 150, batch_size=64), windows["train"]).train()
     left_share = model.eval()(**windows["validation"].__getitems__(range(500))).metrics["left_share"].item()
     assert left_share < 0.01 if loss == "constraint" else left_share > 0.99

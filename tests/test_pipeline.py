@@ -368,6 +368,13 @@ def test_one_sequence_in_a_list_gives_a_list_of_one(explainer):
         assert isinstance(answers, list) and len(answers) == 1 and close(answers[0], explainer.explain(PAIRS))
 
 
+def test_a_dict_of_columns_with_ids_holds_several_sequences(explainer):
+    columns = {"seq_id": ["A"] * 11 + ["B"] * 9, "times": TIMES + TIMES[2:], "marks": NAMES + NAMES[2:]}
+    answers = explainer.explain(columns)
+    assert [answer.seq_id for answer in answers] == ["A", "B"]
+    assert close(answers[0], explainer.explain(PAIRS)) and close(answers[1], explainer.explain(PAIRS[2:]))
+
+
 def test_a_list_of_frames_is_a_list_of_sequences(explainer):
     frame = pd.DataFrame({"time": TIMES, "mark": NAMES})
     answers = explainer.explain([frame, frame[2:]])
@@ -683,7 +690,7 @@ def test_as_many_events_as_max_length_are_explained():
 def test_unsorted_events_are_answered_with_a_remedy_that_explain_has(explainer):
     with pytest.raises(ValueError, match="must not decrease") as caught:
         explainer.explain(unsorted())
-    assert "sort=True" not in str(caught.value)  # explain has no such argument
+    assert "sort=True to load_events" in str(caught.value)  # explain itself has no such argument
 
 
 STAMPED = list(zip(STAMPS, NAMES, strict=True))

@@ -453,7 +453,7 @@ def test_the_mean_over_draws_approaches_the_expectation():
 # --- the other searches
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
 def test_no_solver_beats_exact_search(conditioning, seed):
     objective = objective_of(seed, conditioning, num_history=6 + seed % 2, padded=True)
@@ -514,7 +514,7 @@ def test_greedy_search_and_backward_elimination_are_exact_on_an_additive_process
                 assert torch.equal(other.distill_mask, exact.distill_mask)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("start", [name for name in NAMES if name not in ("random_distillation", "refine")])
 def test_refined_is_never_worse_than_unrefined_and_every_event_is_needed(start, seed):
     objective = objective_of(seed, padded=True)
@@ -592,7 +592,7 @@ def test_recency_takes_the_last_events_and_leave_one_out_the_most_missed():
 
 def test_shapley_values_share_out_the_empty_history_and_approach_the_exact_ones():
     objective = objective_of(padded=True, num_history=5)
-    estimate = get_solver("shapley", num_permutations=800).rank(objective, seeded())
+    estimate = get_solver("shapley", num_permutations=300).rank(objective, seeded())
     estimate = estimate.masked_fill(~objective.history, 0.0)
     torch.testing.assert_close(estimate.sum(1), -dppl_of(objective, torch.zeros(B, 5)))
     for row in range(B):
@@ -604,7 +604,7 @@ def test_shapley_values_share_out_the_empty_history_and_approach_the_exact_ones(
                 before = frozenset(order[: order.index(event)])
                 gains.append(worth[before | {event}] - worth[before])
             gains = torch.tensor(gains)
-            assert abs(estimate[row, event] - gains.mean()) < 4.5 * gains.std() / math.sqrt(800) + 1e-9
+            assert abs(estimate[row, event] - gains.mean()) < 4.5 * gains.std() / math.sqrt(300) + 1e-9
 
 
 # --- complexity (table 1), in evaluations per window
