@@ -294,6 +294,18 @@ def test_padding_behind_the_future_and_within_the_history_changes_no_logit():
     torch.testing.assert_close(logits[:, [0, 1, 2, 4, 5, 6, 7]], model(times, marks, mask).logits, atol=1e-5, rtol=0)
 
 
+def test_positions_count_from_the_split_whatever_the_length_of_the_history():
+    encoder, (times, marks, mask) = small_distiller().window_encoder, random_window(8)
+    with torch.no_grad():
+        for parameter in (encoder.mark_input.weight, *encoder.time_input.parameters(), *encoder.input.parameters()):
+            parameter.zero_()  # the position alone remains
+        whole = encoder._embed(times, marks, mask, L, torch.tensor(1.0))
+        short = encoder._embed(times[:, 4:], marks[:, 4:], mask[:, 4:], L - 4, torch.tensor(1.0))
+    assert torch.equal(whole[:, 4:], short)
+    assert whole[0, L].tolist() == [0.0, 1.0] * (SMALL["hidden_size"] // 2)  # the first future event is at 0
+    assert whole[0, L - 1, 0].item() == pytest.approx(math.sin(-1)) and len(whole[0].unique(dim=0)) == L + K
+
+
 def test_a_window_without_history_spoils_nothing_for_the_others():
     model, (times, marks, mask) = small_distiller().train(), random_window(3)
     mask[0, :L] = False

@@ -202,7 +202,7 @@ def test_from_lists_refuses_what_load_events_refuses(arguments, fragment):
         ({"times": [[1.0]], "marks": [[0]], "s": ["2020-01-01"]}, {"start": "s"}, "as the times are"),
         (LONG.assign(s=[0, 0, 0, 1, 0]), {"start": "s"}, "one value per sequence; got 2 values in sequence 'b'"),
         ({"seq_id": [4, 4], "times": [[1.0], [2.0]], "marks": [[0], [0]]}, {}, "ids must differ; got 4 twice"),
-        ([[(datetime(2020, 1, 1), 0)]], {"time_unit": "year"}, "timestamps convert to ns, us, ms, s, min, h, D, W"),
+        ([[(datetime(2020, 1, 1), 0)]], {"time_unit": "year"}, "a unit of time is one of ns, us, ms, s, min, h, D, W"),
         ([[(0.0, 0), ("soon", 0)]], {}, "values of one type"),
         (42, {}, "got int"),
     ],

@@ -2,7 +2,8 @@
 
 A marked temporal point process is scored on whole sequences (first event excluded) and on the futures of all windows.
 Trivial baselines and, for simulated events, the true process are scored on the same events by the same functions. A
-distiller is scored on windows, beside the trivial answer: the most recent events.
+distiller is scored on windows: beside the trivial answer, the most recent events, and beside solvers that are asked
+for as much as it gave (EHED, EMHD).
 """
 
 from __future__ import annotations
@@ -11,20 +12,23 @@ import copy
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from tqdm.auto import tqdm
 
 from . import __version__
+from .analysis import mean_interval
 from .baselines import EventScores, TrivialBaseline, is_scored
-from .distillers.base import DistillerModel, most_recent
+from .distillers.base import DistillerModel
 from .events import EventSequences
 from .mtpp.base import MTPPModel
-from .perplexity import dppl, log_perplexity
+from .perplexity import Conditioning
+from .solvers.base import AtSize, Explains, Objective, Reaches, Solver, SolverResult, StopRule, get_solver
 from .synthetic import HawkesProcess
 from .windows import WindowStore, make_windows
 
@@ -34,6 +38,9 @@ Scorer = MTPPModel | TrivialBaseline | HawkesProcess
 MAX_TOKENS = 2**16  # events per batch, padding included: some tens of MB at the usual widths
 QQ_PROBABILITIES = np.arange(1, 100) / 100
 TRUE_PROCESS = "true process"
+DISTILLER = "distiller"  # stands among the solvers' names
+SOLVER_TASKS = {"ehed": "ds", "emhd": "lmhs"}  # and the metric of each
+BATCH_SIZE = 250  # windows searched at once
 
 
 def trivial_baselines(train: EventSequences) -> dict[str, TrivialBaseline]:
@@ -90,9 +97,174 @@ def evaluate_mtpp(
         yield row | {"seconds": round(time.perf_counter() - began, 2), "version": __version__}
 
 
-@torch.no_grad()
+class Answers(NamedTuple):
+    """What one method answered on W windows: `distill_mask` (W, L), the other arrays (W,); `seconds` for all of them,
+    and how many of these a distiller took for its masks alone."""
+
+    distill_mask: np.ndarray
+    dppl_left: np.ndarray
+    dppl_distilled: np.ndarray
+    num_evaluations: np.ndarray
+    reached: np.ndarray
+    seconds: float
+    distill_seconds: float | None = None
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """|H_d|, (W,)."""
+        return self.distill_mask.sum(1)
+
+    @property
+    def ds(self) -> np.ndarray:
+        """Distinguishment significance, (W,)."""
+        return self.dppl_distilled - self.dppl_left
+
+
+def distiller_answers(
+    distiller: DistillerModel,
+    windows: WindowStore,
+    *,
+    conditioning: Conditioning | None = None,
+    batch_size: int = BATCH_SIZE,
+    progress: bool = False,
+) -> Answers:
+    """The distiller's own masks (alg. 2) and what they are worth under `conditioning` (its own if not given)."""
+    check_vocabulary(distiller, windows)
+    distiller, distill_seconds = distiller.eval(), 0.0
+
+    def answer(objective: Objective, rows: slice) -> SolverResult:
+        nonlocal distill_seconds
+        began = time.perf_counter()
+        chosen, _ = distiller.distill(objective.times, objective.marks, objective.mask, objective.num_future)
+        distill_seconds += time.perf_counter() - began
+        values = objective.dppl_left(chosen), objective.dppl_distilled(chosen)
+        return SolverResult(chosen, *values, objective.num_evaluations, torch.ones_like(chosen[:, 0]))
+
+    how = conditioning or distiller.config.conditioning
+    answers = _answer_windows(answer, distiller.mtpp, windows, how, batch_size, progress, DISTILLER)
+    return answers._replace(distill_seconds=distill_seconds)
+
+
+def solver_answers(
+    solver: Solver,
+    mtpp: MTPPModel,
+    windows: WindowStore,
+    stop: Callable[[slice], StopRule],
+    *,
+    conditioning: Conditioning = "paper",
+    seed: int = 0,
+    batch_size: int = BATCH_SIZE,
+    progress: bool = False,
+    name: str = "windows",
+) -> Answers:
+    """What a solver answers, batch after batch; `stop` gives the rule of the windows of a slice."""
+    generator = torch.Generator(device=mtpp.device).manual_seed(seed)
+
+    def answer(objective: Objective, rows: slice) -> SolverResult:
+        return solver.solve(objective, stop(rows), generator=generator)
+
+    return _answer_windows(answer, mtpp, windows, conditioning, batch_size, progress, name)
+
+
+def evaluate_solvers(
+    distiller: DistillerModel,
+    windows: WindowStore,
+    questions: Iterable[tuple[str, str]],
+    *,
+    conditioning: Conditioning | None = None,
+    seed: int = 0,
+    batch_size: int = BATCH_SIZE,
+    progress: bool = False,
+    **stamp: Any,
+) -> Iterator[Row]:
+    """One row for each of `questions`, as soon as it is answered.
+
+    EHED gives every solver the distiller's own size in each window; `ds` is the metric. EMHD gives it the distiller's
+    dppl_left and dppl_distilled as targets; `lmhs` is the metric, the size needed, and L where a solver does not reach
+    them (`reached` is the share that does). The distiller's own rows are the solver "distiller".
+
+    Keys: the metric's mean with `_std` over windows and a 95 % interval of the mean, `_low` and `_high`, by bootstrap
+    over sequences (windows overlap); `difference` from the distiller on the same windows, with its interval; means of
+    `size`, `dppl_left`, `dppl_distilled`, `evaluations` (likelihoods of one window given one mask; the full history's
+    and those of the values reported included) and `seconds_per_window` (for the distiller, `distill_seconds_per_window`
+    of them were its own).
+
+    Args:
+        questions: (task, solver) by name: ehed or emhd; "distiller" or one of `available_solvers()`.
+        conditioning: of the perplexities; the distiller's own if not given.
+        seed: of the solvers' randomness.
+        batch_size: windows searched at once; what a random solver draws depends on it.
+        stamp: what else each row says (data, split, ...).
+    """
+    questions = list(questions)
+    for task, name in questions:
+        if task not in SOLVER_TASKS:
+            raise ValueError(f"task must be one of {', '.join(SOLVER_TASKS)}; got {task!r}.")
+        if name != DISTILLER:
+            get_solver(name)  # an unknown one is refused before anything is computed
+    if not questions:
+        return
+    how: dict[str, Any] = {"conditioning": conditioning or distiller.config.conditioning, "batch_size": batch_size}
+    own = distiller_answers(distiller, windows, progress=progress, **how)
+    groups = windows.sequence_index
+
+    def rule(task: str, rows: slice) -> StopRule:
+        device = distiller.device
+        if task == "ehed":
+            return AtSize(torch.from_numpy(own.sizes[rows]).to(device))
+        targets = (torch.from_numpy(values[rows]).to(device) for values in (own.dppl_left, own.dppl_distilled))
+        return Reaches(*targets)
+
+    for task, name in questions:
+        answers, options = own, {}
+        if name != DISTILLER:
+            solver = get_solver(name)
+            options = {key: value for key, value in vars(solver).items() if isinstance(value, int | float | str)}
+            answers = solver_answers(
+                solver,
+                distiller.mtpp,
+                windows,
+                partial(rule, task),
+                seed=seed,
+                progress=progress,
+                name=f"{task} {name}",
+                **how,
+            )
+        metric, reference = (answers.ds, own.ds) if task == "ehed" else (answers.sizes, own.sizes)
+        key = SOLVER_TASKS[task]
+        row: Row = {"task": task, "pair": f"{windows.future}-{windows.history}", **stamp, "solver": name}
+        row |= {key: float(metric.mean()), f"{key}_std": float(metric.std())}
+        row[f"{key}_low"], row[f"{key}_high"] = mean_interval(metric, groups)
+        row |= {"difference": None, "difference_low": None, "difference_high": None}
+        if name != DISTILLER:
+            difference = metric - reference
+            row["difference"] = float(difference.mean())
+            row["difference_low"], row["difference_high"] = mean_interval(difference, groups)
+        means = {
+            "reached": answers.reached,
+            "size": answers.sizes,
+            "dppl_left": answers.dppl_left,
+            "dppl_distilled": answers.dppl_distilled,
+            "evaluations": answers.num_evaluations,
+        }
+        row |= {name: float(values.mean()) for name, values in means.items()}
+        row["seconds_per_window"] = answers.seconds / len(windows)
+        if answers.distill_seconds is not None:
+            row["distill_seconds_per_window"] = answers.distill_seconds / len(windows)
+        row |= {"num_windows": len(windows), "num_sequences": len(np.unique(groups)), "solver_options": options}
+        row |= {"epsilon": distiller.config.epsilon, **how, "generator_seed": seed}
+        row |= {"threads": torch.get_num_threads(), "seconds": round(answers.seconds, 2), "version": __version__}
+        yield row
+
+
 def evaluate_distiller(
-    distiller: DistillerModel, windows: WindowStore, *, batch_size: int = 250, progress: bool = False, **stamp: Any
+    distiller: DistillerModel,
+    windows: WindowStore,
+    *,
+    conditioning: Conditioning | None = None,
+    batch_size: int = BATCH_SIZE,
+    progress: bool = False,
+    **stamp: Any,
 ) -> Row:
     """One row: what a distiller's argmax answers are worth, beside the most recent events.
 
@@ -102,57 +274,74 @@ def evaluate_distiller(
     `recency_size`, the fewest last events that meet the constraint (mean over the `recency_reached` share of windows).
     """
     began = time.perf_counter()
-    distiller = distiller.eval()
-    if dict(windows.sequences.id2label) != distiller.config.mtpp_config.id2label:
-        raise ValueError(
-            "the windows must have the marks the distiller knows; theirs are "
-            f"{', '.join(list(windows.sequences.id2label.values())[:5])}, ... Load them with its id2label."
-        )
-    num_history, target = windows.history, np.log(distiller.config.epsilon)
-    conditioning = {"conditioning": distiller.config.conditioning}
-    values: dict[str, list[np.ndarray]] = {}
-    seconds = 0.0
-    for first in tqdm(range(0, len(windows), batch_size), desc="windows", disable=not progress):
-        batch = windows.__getitems__(np.arange(first, min(first + batch_size, len(windows))))
-        window = (batch["times"], batch["marks"], batch["mask"], windows.future)
-        asked = time.perf_counter()
-        chosen, _ = distiller.distill(*window)
-        seconds += time.perf_counter() - asked
-        history, size = batch["mask"][:, :num_history], chosen.sum(-1)
-        recent = most_recent(history, size)
-        full = log_perplexity(distiller.mtpp, *window, **conditioning)
-        keep = torch.stack([~chosen, chosen, ~recent, recent]).to(full.dtype)
-        left, distilled, recent_left, recent_distilled = dppl(distiller.mtpp, *window, keep, full=full, **conditioning)
-        # The k last events removed, for k = 0..L at once.
-        position = torch.arange(num_history)
-        prefixes = (position < num_history - torch.arange(num_history + 1)[:, None])[:, None].expand(
-            -1, *history.shape
-        )
-        reached = dppl(distiller.mtpp, *window, prefixes.to(full.dtype), full=full, **conditioning) < target
-        overlap = (chosen & recent).sum(-1) / size
-        found = {
-            "ds": distilled - left,
-            "size": size,
-            "dppl_left": left,
-            "dppl_distilled": distilled,
-            "constraint_met": left < target,
-            "is_last_k": (chosen == recent).all(-1),
-            "last_k_share": overlap,  # undefined (0 / 0) where nothing was distilled
-            "recency_ds": recent_distilled - recent_left,
-            "recency_size": torch.where(reached.any(0), reached.to(torch.uint8).argmax(0).double(), torch.nan),
-        }
-        for name, value in found.items():
-            values.setdefault(name, []).append(value.double().numpy())
-    arrays = {name: np.concatenate(pieces) for name, pieces in values.items()}
+    how: dict[str, Any] = {"conditioning": conditioning or distiller.config.conditioning, "batch_size": batch_size}
+    epsilon, sizes = distiller.config.epsilon, None
+    own = distiller_answers(distiller, windows, progress=progress, **how)
+    sizes = torch.from_numpy(own.sizes).to(distiller.device)
+    recent, enough = (
+        solver_answers(get_solver("recency"), distiller.mtpp, windows, stop, progress=progress, name="recency", **how)
+        for stop in (lambda rows: AtSize(sizes[rows]), lambda rows: Explains(epsilon=epsilon))
+    )
+    shared = (own.distill_mask & recent.distill_mask).sum(1)
+    arrays = {
+        "ds": own.ds,
+        "size": own.sizes,
+        "dppl_left": own.dppl_left,
+        "dppl_distilled": own.dppl_distilled,
+        "constraint_met": own.dppl_left < np.log(epsilon),
+        "is_last_k": (own.distill_mask == recent.distill_mask).all(1),
+        "last_k_share": shared[own.sizes > 0] / own.sizes[own.sizes > 0],  # undefined where nothing was distilled
+        "recency_ds": recent.ds,
+        "recency_size": enough.sizes[enough.reached],
+    }
     row: Row = {"task": "distiller", "pair": f"{windows.future}-{windows.history}", **stamp}
     for name, array in arrays.items():
-        row[name] = float(np.nanmean(array))
+        row[name] = float(array.mean()) if len(array) else None
         if name not in ("constraint_met", "is_last_k", "last_k_share"):
-            row[f"{name}_std"] = float(np.nanstd(array))
-    row["recency_reached"] = float((~np.isnan(arrays["recency_size"])).mean())
-    row |= {"epsilon": distiller.config.epsilon, "conditioning": distiller.config.conditioning}
-    row |= {"num_windows": len(windows), "windows_per_second": len(windows) / seconds}
+            row[f"{name}_std"] = float(array.std()) if len(array) else None
+    row["recency_reached"] = float(enough.reached.mean())
+    row |= {"epsilon": epsilon, "conditioning": how["conditioning"], "num_windows": len(windows)}
+    assert own.distill_seconds is not None
+    row["windows_per_second"] = len(windows) / own.distill_seconds
     return row | {"seconds": round(time.perf_counter() - began, 2), "version": __version__}
+
+
+def check_vocabulary(distiller: DistillerModel, windows: WindowStore) -> None:
+    """Refuse windows of other marks than the distiller knows."""
+    theirs, known = dict(windows.sequences.id2label), dict(distiller.config.mtpp_config.id2label)
+    if theirs != known:
+        raise ValueError(
+            f"the windows must have the {len(known)} marks the distiller knows "
+            f"({', '.join(list(known.values())[:5])}, ...); theirs are {len(theirs)} "
+            f"({', '.join(list(theirs.values())[:5])}, ...). Load them with its id2label, or choose another checkpoint."
+        )
+
+
+def _answer_windows(
+    answer: Callable[[Objective, slice], SolverResult],
+    mtpp: MTPPModel,
+    windows: WindowStore,
+    conditioning: Conditioning,
+    batch_size: int,
+    progress: bool,
+    name: str,
+) -> Answers:
+    fields = ("distill_mask", "dppl_left", "dppl_distilled", "num_evaluations", "reached")
+    pieces: dict[str, list[np.ndarray]] = {field: [] for field in fields}
+    began = time.perf_counter()
+    with tqdm(total=len(windows), unit="windows", desc=name, disable=not progress) as bar:
+        for first in range(0, len(windows), batch_size):
+            rows = slice(first, min(first + batch_size, len(windows)))
+            batch = windows.__getitems__(np.arange(rows.start, rows.stop))
+            times, marks, mask = (batch[key].to(mtpp.device) for key in ("times", "marks", "mask"))
+            objective = Objective(mtpp, times, marks, mask, windows.future, conditioning=conditioning)
+            result = answer(objective, rows)
+            for field, values in pieces.items():
+                array = getattr(result, field).cpu().numpy()
+                values.append(array.astype(np.float64) if field.startswith("dppl") else array)
+            bar.update(rows.stop - rows.start)
+    seconds = time.perf_counter() - began
+    return Answers(*(np.concatenate(pieces[field]) for field in fields), seconds)
 
 
 def score_events(

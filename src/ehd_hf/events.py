@@ -527,7 +527,7 @@ def _checked(
         times, marks = times[order], marks[order]
     backwards = np.append(False, times[1:] < times[:-1])
     backwards[offsets[:-1]] = False  # from one sequence to the next
-    fix = "Pass sort=True, or name the column of sequence ids."
+    fix = "Pass sort=True to load_events, or name the column of sequence ids."
     _refuse(backwards, times, offsets, seq_ids, "times must not decrease within a sequence", fix)
 
     first, each = times[offsets[:-1]], np.arange(len(seq_ids) + 1)

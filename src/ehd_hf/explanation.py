@@ -83,24 +83,22 @@ class Explanation:
                 f"None of the {total} past events{where} was found to explain the {len(self.future)} that followed "
                 f"({_listed(self.future, self.time_unit)})."
             )
-        explains = "event explains" if len(chosen) == 1 else "events explain"
+        explains = "explains" if len(chosen) == 1 else "explain"
         they, them = ("it", "it") if len(chosen) == 1 else ("they", "them")
-        less = math.exp(-self.dppl_left)
-        effect = f"{less:.2f} times less likely" if less >= 1 else f"{1 / less:.2f} times more likely"
+        effect = f"{_times(abs(self.dppl_left))} {'less' if self.dppl_left <= 0 else 'more'} likely"
         met = "met" if self.constraint_met else "not met"
-        alone = math.exp(self.dppl_distilled)
         recent = (
             f"{they.capitalize()} {'is' if len(chosen) == 1 else 'are'} simply the most recent of the history."
             if self.is_most_recent
             else f"{they.capitalize()} {'is' if len(chosen) == 1 else 'are'} not simply the most recent."
         )
         return (
-            f"{len(chosen)} of {total} past {explains} the {len(self.future)} that followed{where}: "
+            f"{len(chosen)} of {total} past events {explains} the {len(self.future)} that followed{where}: "
             f"{_listed(chosen, self.time_unit)}.\n"
             f"What followed was {_listed(self.future, self.time_unit)}.\n"
             f"Without {them}, each of these becomes {effect} on average "
             f"(dppl_left {self.dppl_left:.3f}; asked: below {math.log(self.epsilon):.3f}, {met}). "
-            f"From {them} alone, each is {alone:.2f} times as likely as from the whole history "
+            f"From {them} alone, each is {_times(self.dppl_distilled)} as likely as from the whole history "
             f"(dppl_distilled {self.dppl_distilled:.3f}). {recent}"
         )
 
@@ -119,7 +117,7 @@ class Explanation:
             return {**event._asdict(), "time": str(event.time) if moment else float(event.time)}
 
         return {
-            "seq_id": self.seq_id,
+            "seq_id": self.seq_id.item() if isinstance(self.seq_id, np.generic) else self.seq_id,
             "distilled": [plain(event) for event in self.distilled],
             "left": [plain(event) for event in self.left],
             "future": [plain(event) for event in self.future],
@@ -143,6 +141,16 @@ def _listed(events: tuple[Event, ...], unit: str | None) -> str:
     if len(named) > _EVENTS_IN_TEXT:
         named = [*named[: _EVENTS_IN_TEXT - 1], f"{len(named) - _EVENTS_IN_TEXT + 1} more"]
     return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
+
+
+def _times(log_factor: float) -> str:
+    """ "4.48 times", "1.1e+13 times": a factor given by its logarithm, however extreme."""
+    if abs(log_factor) < math.log(1e4):
+        return f"{math.exp(log_factor):.2f} times"
+    if math.isinf(log_factor):
+        return "infinitely many times" if log_factor > 0 else "0 times"
+    tens, rest = divmod(log_factor / math.log(10), 1)
+    return f"{10**rest:.1f}e{int(tens):+d} times"
 
 
 def _time(time: float | np.datetime64, unit: str | None) -> str:

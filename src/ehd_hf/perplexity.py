@@ -35,7 +35,7 @@ def future_log_prob(
     Args:
         times, marks, mask: (B, T).
         num_future: K.
-        keep: (..., B, L) in [0, 1]; the whole history if not given.
+        keep: (..., B, L) in [0, 1], or (L,) for all windows alike; the whole history if not given.
         conditioning: "paper" counts the first future interval from the last kept event, silence included; "survival"
             conditions the first future event on that silence, up to the time of the history's last event.
         rebuilder: "gate" (differentiable in between, removed events get gradients) or "select" (the paper's: `keep`
@@ -47,6 +47,8 @@ def future_log_prob(
         raise ValueError(f"rebuilder must be one of {', '.join(get_args(Rebuilder))}; got {rebuilder!r}.")
     num_history = times.shape[1] - num_future
     split = split_time(times, mask, num_future) if conditioning == "survival" else None
+    if keep is not None and keep.dim() == 1:
+        keep = keep.expand(len(times), -1)
     leading = times.shape[:1] if keep is None else keep.shape[:-1]
     if keep is not None:
         copies = leading[:-1].numel()

@@ -46,7 +46,7 @@ def load_example(name: str = "incidents") -> pd.DataFrame:
 def resolve_checkpoint(name_or_path: str | PathLike[str]) -> str:
     """A local folder, then a bundled checkpoint, then a Hub id."""
     bundled = CHECKPOINTS / str(name_or_path)
-    if not Path(name_or_path).is_dir() and str(name_or_path) in list_pretrained():
+    if not (Path(name_or_path) / "config.json").is_file() and str(name_or_path) in list_pretrained():
         return str(bundled)
     return str(name_or_path)
 
@@ -142,15 +142,17 @@ class EHDDistiller:
                     "Write explain(sequence, future=5) or explain(history=events, future=events)."
                 )
             before, after = self._load(history, "history"), self._load(future, "future")
+            after = _in_the_order_of(before, after)
             windows = [self._joined(before, after, index) for index in range(len(before))]
         else:
             events = self._load(sequence, "sequence")
+            before = events
             windows = [self._cut(events, index, future, history) for index in range(len(events))]
         source = history if sequence is None else sequence
         answers = self._explain(windows, progress)
         if len(answers) > 1 or _is_nested(source):
             return answers
-        return answers[0] if _is_named(source) else replace(answers[0], seq_id=None)
+        return answers[0] if _is_named(source, before) else replace(answers[0], seq_id=None)
 
     def explain_dataset(self, dataset: datasets.Dataset, *, future: int | None = None) -> datasets.Dataset:
         """The dataset with an explanation per row in new columns: `distilled` and `probability` (one entry per history
@@ -163,16 +165,21 @@ class EHDDistiller:
         if {"history_times", "history_marks", "future_times", "future_marks"} <= names:
             columns = ["history_times", "history_marks", "future_times", "future_marks"]
         elif {"times", "marks"} <= names:
-            columns = ["times", "marks"]
+            columns = ["times", "marks", *(["start"] if "start" in names else [])]
         else:
             raise ValueError(
                 "A dataset to explain has the columns history_times, history_marks, future_times, future_marks, or "
                 f"times and marks; got {', '.join(dataset.column_names)}. Rename its columns."
             )
 
+        if "history_times" in columns and future is not None:
+            raise ValueError(f"The rows say which events are the future; got future={future!r} too. Leave it out.")
+        for name in ("marks", "history_marks", "future_marks"):
+            self._check_names(dataset, name)
+
         def explain_rows(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
             lists = [rows[name] for name in columns]
-            if len(columns) == 4:
+            if "history_times" in columns:
                 before = [{"times": t, "marks": m} for t, m in zip(lists[0], lists[1], strict=True)]
                 after = [{"times": t, "marks": m} for t, m in zip(lists[2], lists[3], strict=True)]
                 histories, futures = self._load(before, "history_times"), self._load(after, "future_times")
@@ -180,7 +187,7 @@ class EHDDistiller:
                 # Exported windows count from their clock's origin.
                 answers = self._explain([window._replace(origin=0.0) for window in joined], False)
             else:
-                several = [{"times": t, "marks": m} for t, m in zip(*lists, strict=True)]
+                several = [dict(zip(columns, values, strict=True)) for values in zip(*lists, strict=True)]
                 events = self._load(several, "dataset")
                 answers = self._explain([self._cut(events, i, future, None) for i in range(len(events))], False)
             return {
@@ -192,9 +199,19 @@ class EHDDistiller:
                 "is_most_recent": [answer.is_most_recent for answer in answers],
             }
 
-        return dataset.map(explain_rows, batched=True, batch_size=1000, desc="explaining")
+        # Plain lists in, whatever format the dataset shows its rows in.
+        explained = dataset.with_format(None).map(explain_rows, batched=True, batch_size=1000, desc="explaining")
+        return explained.with_format(dataset.format["type"])
 
     # --- from events to windows
+
+    def _check_names(self, dataset: Any, column: str) -> None:
+        """A dataset that names its marks must name them as the model does: their numbers say nothing otherwise."""
+        feature = getattr(dataset, "features", {}).get(column)
+        names = getattr(getattr(feature, "feature", feature), "names", None)
+        known = self.model.config.mtpp_config.id2label
+        if names is not None and dict(enumerate(names)) != dict(known):
+            raise ValueError(_other_vocabulary(dict(enumerate(names)), known))
 
     def _load(self, source: Any, role: str) -> EventSequences:
         """Events in the model's marks and unit of time."""
@@ -203,14 +220,33 @@ class EHDDistiller:
             if isinstance(source, EventSequences):
                 if dict(source.id2label) != dict(config.id2label):
                     raise ValueError(_other_vocabulary(source.id2label, config.id2label))
-                return source
+                if len(source) == 0:
+                    raise ValueError("it has no events; expected at least one. Check what was selected.")
+                return _in_unit(source, config.time_unit)
+            for name in ("marks", "mark"):
+                self._check_names(source, name)
+            if isinstance(source, list | tuple) and source and isinstance(source[0], pd.DataFrame):
+                source = pd.concat([frame.assign(seq_id=index) for index, frame in enumerate(source)])
             if isinstance(source, np.ndarray) and source.ndim == 2 and source.shape[1] == 2:
                 source = [tuple(pair) for pair in source.tolist()]
             if isinstance(source, Sequence) and len(source) == 0:
                 raise ValueError("it has no events; expected at least one. Check what was selected.")
             if isinstance(source, dict) and "times" in source and np.ndim(source["times"][:1]) == 1:
-                source = {name: [source[name]] for name in ("times", "marks")}
-            return load_events(source, id2label=config.id2label, time_unit=config.time_unit)
+                if np.ndim(source.get("seq_id", 0)) == 0:  # else one row per event
+                    source = {name: [value] for name, value in source.items()}
+            start = "start" if "times" in _columns(source) and "start" in _columns(source) else None
+            events = load_events(source, id2label=config.id2label, time_unit=config.time_unit, start=start)
+            if events.epochs is not None and config.time_unit is None:
+                raise ValueError(
+                    "timestamps need a model that knows its unit of time; this one does not say. Pass numbers "
+                    "in the unit it was trained on."
+                )
+            return events
+        except TypeError as error:
+            raise ValueError(
+                f"{role}: events are (time, mark) pairs, lists of them, or columns of times and marks; "
+                f"got a {type(source).__name__} of something else ({error})."
+            ) from error
         except ValueError as error:
             known = ", ".join([*list(config.id2label.values())[:12], *(["..."] if len(config.id2label) > 12 else [])])
             raise ValueError(f"{role}: {error} (The model knows the marks {known}.)") from error
@@ -219,9 +255,9 @@ class EHDDistiller:
         """The last events of a sequence, split into history and future."""
         name, (times, marks) = events.seq_ids[index], events[index]
         num_future = self.model.config.future if future is None else future
-        if isinstance(num_future, bool) or not isinstance(num_future, int) or num_future < 1:
+        if not _is_count(num_future):
             raise ValueError(f"future must be a number of events of at least 1; got {num_future!r}.")
-        if history is not None and (isinstance(history, bool) or not isinstance(history, int) or history < 1):
+        if history is not None and not _is_count(history):
             raise ValueError(f"history must be a number of events of at least 1; got {history!r}.")
         if len(times) <= num_future:
             raise ValueError(
@@ -229,7 +265,8 @@ class EHDDistiller:
                 "is empty. Ask for a shorter future or give a longer sequence."
             )
         first = 0 if history is None else max(0, len(times) - num_future - history)
-        origin = events.previous_times()[events.offsets[index] + first]
+        start = times[0] if np.isnan(events.starts[index]) else events.starts[index]
+        origin = float(times[first - 1] if first else start)
         moments = events.timestamps(index)
         shown = times if moments is None else moments
         return _Window(times[first:], marks[first:], origin, num_future, shown[first:], name)
@@ -280,6 +317,7 @@ class EHDDistiller:
     @torch.no_grad()
     def _explain_batch(self, windows: list[_Window]) -> list[Explanation]:
         times, marks, mask, num_future = _tensors(windows, self.model.device)
+        times = times.to(self.model.dtype)
         distill_mask, probability = self.model.distill(times, marks, mask, num_future)
         history = mask[:, : times.shape[1] - num_future]
         pair = torch.stack([history & ~distill_mask, distill_mask]).to(times.dtype)
@@ -323,24 +361,59 @@ def _is_nested(source: Any) -> bool:
     if not isinstance(source, list | tuple):
         return False
     first = source[0]
+    if isinstance(first, pd.DataFrame):
+        return True
     return any(np.ndim(value) for value in first.values()) if isinstance(first, dict) else np.ndim(first[0]) > 0
 
 
-def _is_named(source: Any) -> bool:
+def _is_named(source: Any, events: EventSequences) -> bool:
     """Whether a source names its sequences itself."""
-    columns = getattr(source, "columns", getattr(source, "column_names", source if isinstance(source, dict) else ()))
-    return isinstance(source, EventSequences) or "seq_id" in columns
+    return isinstance(source, EventSequences) or "seq_id" in _columns(source) or events.seq_ids != (0,)
+
+
+def _columns(source: Any) -> Any:
+    """Names of the columns of a table, a dict or a list of rows."""
+    if isinstance(source, list | tuple) and source and isinstance(source[0], dict):
+        source = source[0]
+    return getattr(source, "columns", getattr(source, "column_names", source if isinstance(source, dict) else ()))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
+
+
+def _in_unit(events: EventSequences, unit: str | None) -> EventSequences:
+    """The same events with times in the model's unit; as they are if either does not say its unit."""
+    if unit is None or events.time_unit is None or events.time_unit == unit:
+        return events
+    ratio = unit_in_nanoseconds(events.time_unit) / unit_in_nanoseconds(unit)
+    return replace(events, times=events.times * ratio, starts=events.starts * ratio, time_unit=unit)
+
+
+def _in_the_order_of(before: EventSequences, after: EventSequences) -> EventSequences:
+    """`after` with its sequences in the order of `before`, where both name them; unnamed ones pair by position."""
+    numbered = [events.seq_ids == tuple(range(len(events))) for events in (before, after)]
+    if any(numbered) or len(before) != len(after) or before.seq_ids == after.seq_ids:
+        return after
+    position = {name: index for index, name in enumerate(after.seq_ids)}
+    if missing := [name for name in before.seq_ids if name not in position]:
+        raise ValueError(f"There must be one future per history; sequence {missing[0]!r} has no future of its name.")
+    return after.select([position[name] for name in before.seq_ids])
 
 
 def _batches_of_like_length(windows: list[_Window]) -> Iterator[list[int]]:
     """Indices of windows that fill a batch with little padding and bounded memory."""
     order = sorted(range(len(windows)), key=lambda index: (windows[index].num_future, len(windows[index].times)))
     batch: list[int] = []
+    history = future = 0  # the longest of the batch: what it is padded to
     for index in order:
-        longest = len(windows[index].times)
-        if batch and (len(batch) + 1) * longest > _EVENTS_PER_BATCH:
+        num_future = windows[index].num_future
+        num_history = len(windows[index].times) - num_future
+        padded = max(history, num_history) + max(future, num_future)
+        if batch and (len(batch) + 1) * padded > _EVENTS_PER_BATCH:
             yield batch
-            batch = []
+            batch, history, future = [], 0, 0
+        history, future = max(history, num_history), max(future, num_future)
         batch.append(index)
     if batch:
         yield batch
@@ -351,12 +424,12 @@ def _tensors(windows: list[_Window], device: torch.device) -> tuple[Tensor, Tens
     num_history = max(len(window.times) - window.num_future for window in windows)
     num_future = max(window.num_future for window in windows)
     shape = (len(windows), num_history + num_future)
-    times, marks = np.zeros(shape, np.float32), np.zeros(shape, np.int64)
+    times, marks = np.zeros(shape), np.zeros(shape, np.int64)
     mask = np.zeros(shape, bool)
     for row, window in enumerate(windows):
         first = num_history - (len(window.times) - window.num_future)
         span = slice(first, first + len(window.times))
-        # The difference is taken in float64: float32 would lose small intervals far from zero.
+        # In float64 up to here: float32 would lose small intervals far from zero.
         times[row, span], marks[row, span] = window.times - window.origin, window.marks
         mask[row, span] = True
         times[row, span.stop :] = times[row, span.stop - 1]

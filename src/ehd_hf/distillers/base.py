@@ -7,6 +7,7 @@ it explains is part of it, frozen: one checkpoint holds both, and the MTPP can b
 Shapes: B windows, S mask samples, L history, K future, T = L + K.
 """
 
+import copy
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Literal, cast
@@ -14,7 +15,7 @@ from typing import Any, Literal, cast
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.configuration_utils import SubConfigSpec
 from transformers.utils import ModelOutput
 
@@ -39,7 +40,7 @@ class DistillerConfig(StrictConfig):
     mtpp_config: Any = None  # a dict or a config; always a config once constructed
     history: int = 40
     future: int = 15
-    epsilon: float = 0.5
+    epsilon: float | int = 0.5
     conditioning: Literal["paper", "survival"] = "paper"
     max_length: int = 4096
 
@@ -97,12 +98,19 @@ class DistillerModel(PreTrainedModel):
             mtpp = AutoModel.from_pretrained(mtpp)
         if not isinstance(mtpp, MTPPModel):
             raise ValueError(f"from_mtpp needs a marked temporal point process; got {type(mtpp).__name__}.")
-        model = cls(cls.config_class(mtpp_config=mtpp.config, **config))
+        model = cls(cls.config_class(mtpp_config=copy.deepcopy(mtpp.config), **config))
         model.mtpp.load_state_dict(mtpp.state_dict())
         return model
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("config") is None:
+            found = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **kwargs)[0].get("model_type")
+            if found != cls.config_class.model_type:
+                raise ValueError(
+                    f"{str(pretrained_model_name_or_path)!r} holds a model of type {found!r}, not "
+                    f"{cls.config_class.model_type!r}. To start from a trained MTPP use {cls.__name__}.from_mtpp."
+                )
         wants_info = kwargs.pop("output_loading_info", False)
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
         model, info = cast(Any, loaded)
@@ -131,9 +139,9 @@ class DistillerModel(PreTrainedModel):
     @torch.no_grad()
     def distill(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> tuple[Tensor, Tensor]:
         """The paper's answer (alg. 2): `distill_mask` (B, L) by argmax, and P(y = 1) (B, L)."""
-        probability = self.history_logits(times, marks, mask, num_future).softmax(-1)[..., 1]
+        logits = self.history_logits(times, marks, mask, num_future)
         history = mask[:, : times.shape[1] - num_future]
-        return (probability > 0.5) & history, probability * history
+        return (logits[..., 1] > logits[..., 0]) & history, logits.softmax(-1)[..., 1] * history
 
     @torch.no_grad()
     def metrics(
