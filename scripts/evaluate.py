@@ -1,4 +1,4 @@
-"""Score trained models beside their baselines on the same events; print a table, keep the rows."""
+"""Score trained models beside their baselines on the same events; print tables, keep the rows."""
 
 from __future__ import annotations
 
@@ -10,25 +10,42 @@ from typing import Any
 
 EXAMPLE = """examples:
   python scripts/evaluate.py --model runs/so --data data/stackoverflow --pair 15-40 --out rows.jsonl --figure qq.png
-  python scripts/evaluate.py --task distiller --model runs/ehd --data data/stackoverflow --split test_sampled
   python scripts/evaluate.py --model runs/seed0 runs/seed1 runs/seed2 --data simulated:delayed --out rows.jsonl
-Rows that --out already has for the same weights, events and window are not computed again."""
+  python scripts/evaluate.py --tasks distiller --model runs/ehd --data data/stackoverflow --split test_sampled
+  python scripts/evaluate.py --tasks ehed emhd --solvers greedy_search random_distillation --model runs/ehd \\
+      --data data/stackoverflow --split test_sampled --limit 1000 --out rows.jsonl
+Rows that --out already has for the same weights, events and windows are not computed again; one is written as soon as
+it is known, so a run that was stopped goes on where it was."""
 KEY = ("task", "data", "data_digest", "split", "jitter_seed", "pair", "model", "checkpoint", "version")
+WINDOWS_KEY = (*KEY, "conditioning", "num_windows", "solver", "generator_seed")
+TASKS = ("mtpp", "distiller", "ehed", "emhd")
+Rows = Iterator[dict[str, Any]]
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", type=Path, nargs="+", required=True, help="checkpoint folder(s), one per seed")
-    parser.add_argument("--data", required=True, help="folder or file of events, or simulated:<process>")
-    parser.add_argument("--task", default="mtpp", choices=TASKS, help="what to measure (default mtpp)")
-    parser.add_argument("--pair", metavar="K-L", help="windows: also score their futures (mtpp); not the model's own")
-    parser.add_argument("--split", default="test", help="default test; test_sampled is 5,000 windows of it")
-    parser.add_argument("--jitter-seed", type=int, help="spread whole-number times over their unit")
-    parser.add_argument("--out", type=Path, help="JSON Lines file to which rows are added")
-    parser.add_argument("--figure", type=Path, help="picture of the calibration (.png, .pdf, .svg)")
-    return parser.parse_args(argv)
+    add = parser.add_argument
+    add("--model", type=Path, nargs="+", required=True, help="checkpoint folder(s), one per seed")
+    add("--data", required=True, help="folder or file of events, folder of windows, or simulated:<process>")
+    add("--tasks", "--task", nargs="+", default=["mtpp"], choices=TASKS, help="what to measure (default mtpp)")
+    add("--solvers", nargs="+", default=[], metavar="NAME", help="beside the distiller and recency (ehed, emhd)")
+    add("--pair", metavar="K-L", help="windows: also score their futures (mtpp); not the model's own")
+    add("--split", default="test", help="default test; test_sampled is 5,000 windows of it")
+    add("--limit", type=int, help="fixed-seed subset of so many of these windows (not mtpp)")
+    add("--conditioning", choices=("paper", "survival"), help="not the distiller's own")
+    add("--seed", type=int, default=0, help="of the solvers' randomness (default 0)")
+    add("--jitter-seed", type=int, help="spread whole-number times over their unit")
+    add("--threads", type=int, help="CPU threads (default: torch's own)")
+    add("--out", type=Path, help="JSON Lines file to which rows are added")
+    add("--figure", type=Path, help="picture of the calibration (mtpp; .png, .pdf, .svg)")
+    arguments = parser.parse_args(argv)
+    if "mtpp" in arguments.tasks and len(arguments.tasks) > 1:
+        parser.error("mtpp is evaluated by itself: its models are point processes, those of other tasks distillers")
+    if min(arguments.limit or 1, arguments.threads or 1) < 1:
+        parser.error("--limit and --threads must be at least 1")
+    return arguments
 
 
 def load_data(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -36,22 +53,32 @@ def load_data(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, 
     from ehd_hf.evaluation import events_digest
     from ehd_hf.sources import load_source, with_jitter
     from ehd_hf.synthetic import simulated_splits
+    from ehd_hf.windows import load_windows
 
     kind, _, process = arguments.data.partition(":")
-    splits = simulated_splits(process) if kind == "simulated" else load_source(arguments.data)
-    asked = "test" if arguments.split == "test_sampled" and arguments.task != "mtpp" else arguments.split
-    for split in ("train", asked):
+    exported = Path(arguments.data) / "sequences"  # a folder of windows holds the events they were made of
+    if kind == "simulated":
+        splits: dict[str, Any] = simulated_splits(process)
+    elif exported.is_dir():
+        names = sorted(file.stem for file in exported.glob("*.parquet"))
+        splits = {name: load_windows(arguments.data, "1-1", split=name).sequences for name in names}
+    else:
+        splits = load_source(arguments.data)
+    is_mtpp = arguments.tasks == ["mtpp"]
+    asked = "test" if arguments.split == "test_sampled" and not is_mtpp else arguments.split
+    for split in ("train", asked) if is_mtpp else (asked,):
         if split not in splits:
             raise ValueError(f"the data must have the split {split!r}; got {', '.join(splits)}. Check --split.")
     if arguments.jitter_seed is not None:
         splits = {split: with_jitter(sequences, seed=arguments.jitter_seed) for split, sequences in splits.items()}
-    digest = events_digest(splits["train"], splits[asked])  # baselines are fitted on the first
+    # Baselines are fitted on the first.
+    digest = events_digest(*(splits[split] for split in ("train", asked) if split in splits))
     name = arguments.data if kind == "simulated" else Path(arguments.data).resolve().stem
     stamp = {"data": name, "data_digest": digest, "split": arguments.split, "jitter_seed": arguments.jitter_seed}
     return splits, stamp
 
 
-def mtpp_rows(arguments: argparse.Namespace, done: dict[tuple[Any, ...], Any]) -> Iterator[dict[str, Any]]:
+def mtpp_rows(arguments: argparse.Namespace, done: dict[tuple[Any, ...], Any]) -> Rows:
     """A row per baseline, for the true process if there is one, and per model; `done` ones are not computed again."""
     from transformers import AutoModel
 
@@ -79,33 +106,53 @@ def mtpp_rows(arguments: argparse.Namespace, done: dict[tuple[Any, ...], Any]) -
             yield from evaluate_mtpp({name: model}, splits[arguments.split], pair=pair, progress=True, **identity)
 
 
-def distiller_rows(arguments: argparse.Namespace, done: dict[tuple[Any, ...], Any]) -> Iterator[dict[str, Any]]:
-    """A row per distiller, on windows of its own (K, L) unless --pair says otherwise."""
+def window_rows(arguments: argparse.Namespace, done: dict[tuple[Any, ...], Any]) -> Rows:
+    """A row per distiller and question, on windows of its own (K, L) unless --pair says otherwise."""
     from ehd_hf import EHDDistiller, __version__
-    from ehd_hf.evaluation import checkpoint_stamp, evaluate_distiller
+    from ehd_hf.evaluation import DISTILLER, check_vocabulary, checkpoint_stamp, evaluate_distiller, evaluate_solvers
     from ehd_hf.report import PAPER_DS
+    from ehd_hf.solvers.base import get_solver
     from ehd_hf.windows import load_windows
 
+    solvers = list(dict.fromkeys([DISTILLER, "recency", *arguments.solvers]))  # recency stands in every table
+    for name in solvers[1:]:
+        get_solver(name)  # a wrong name ends here, before anything is loaded
+    tasks = [task for task in dict.fromkeys(arguments.tasks) if task != "distiller"]
+    questions: list[tuple[str, str | None]] = [(task, solver) for task in tasks for solver in solvers]
+    questions += [("distiller", None)] if "distiller" in arguments.tasks else []
     splits, stamp = load_data(arguments)
     for folder in arguments.model:
         distiller = EHDDistiller.from_pretrained(folder).model
         pair = arguments.pair or f"{distiller.config.future}-{distiller.config.history}"
-        identity = stamp | checkpoint_stamp(folder) | {"model": folder.name, "pair": pair}
-        key = identity | {"task": "distiller", "version": __version__}
-        row = done.get(tuple(key[part] for part in KEY))
-        if row is None:
-            windows = load_windows(splits, pair, split=arguments.split)
-            row = evaluate_distiller(distiller, windows, progress=True, **identity)
-        yield row | {"paper_ds": PAPER_DS.get((row["data"], pair)) if arguments.split == "test_sampled" else None}
+        windows = load_windows(splits, pair, split=arguments.split)
+        windows = windows.sample(arguments.limit) if arguments.limit else windows
+        check_vocabulary(distiller, windows)
+        identity = stamp | checkpoint_stamp(folder) | {"model": folder.resolve().name, "pair": pair}
+        how: dict[str, Any] = {"conditioning": arguments.conditioning or distiller.config.conditioning}
+        key = identity | how | {"version": __version__, "num_windows": len(windows)}
 
+        def known(task: str, solver: str | None, key: dict[str, Any] = key) -> dict[str, Any] | None:
+            seed = None if solver is None else arguments.seed
+            full = key | {"task": task, "solver": solver, "generator_seed": seed}
+            return done.get(tuple(full[part] for part in WINDOWS_KEY))
 
-TASKS = {
-    "mtpp": mtpp_rows,
-    "distiller": distiller_rows,
-}  # a further task is a further entry; its columns are in report.TASK_COLUMNS
+        missing = [question for question in questions if question[1] and known(*question) is None]
+        drawn = {"generator_seed": arguments.seed}
+        fresh = evaluate_solvers(distiller, windows, missing, progress=True, **drawn, **how, **identity)
+        for task, solver in questions:
+            row = known(task, solver)
+            if row is None and solver is not None:
+                row = next(fresh)
+            elif row is None:
+                row = evaluate_distiller(distiller, windows, progress=True, **how, **identity)
+                sampled = arguments.split == "test_sampled"
+                row["paper_ds"] = PAPER_DS.get((row["data"], pair)) if sampled else None
+            yield row
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
+    import torch
+
     from ehd_hf.evaluation import add_gaps
     from ehd_hf.plotting import qq_plot
     from ehd_hf.report import append_row, read_rows, task_table
@@ -113,18 +160,22 @@ def evaluate(arguments: argparse.Namespace) -> None:
     for file in filter(None, (arguments.out, arguments.figure)):
         if not file.resolve().parent.is_dir():
             raise ValueError(f"{file} must lie in a folder that exists; make {file.parent} first.")
-    done = {tuple(row.get(part) for part in KEY): row for row in (read_rows(arguments.out) if arguments.out else ())}
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    find_rows, key = (mtpp_rows, KEY) if arguments.tasks == ["mtpp"] else (window_rows, WINDOWS_KEY)
+    done = {tuple(row.get(part) for part in key): row for row in (read_rows(arguments.out) if arguments.out else ())}
     rows = []
-    for row in TASKS[arguments.task](arguments, done):
+    for row in find_rows(arguments, done):
         rows.append(row)
-        if arguments.out and tuple(row[part] for part in KEY) not in done:
+        if arguments.out and tuple(row.get(part) for part in key) not in done:
             append_row(arguments.out, row)
-    if arguments.task != "mtpp":
-        print(task_table(arguments.task, rows))
+    if arguments.tasks != ["mtpp"]:
+        tables = (task_table(task, [row for row in rows if row["task"] == task]) for task in arguments.tasks)
+        print("\n\n".join(tables))
         return
     if arguments.figure:
         qq_plot(rows, title=f"{rows[0]['data']}, {arguments.split}").savefig(arguments.figure)
-    print(task_table(arguments.task, add_gaps(rows)))
+    print(task_table("mtpp", add_gaps(rows)))
     if rows[0]["num_tied"] > 0.01 * rows[0]["num_events"]:
         print(f"note: {rows[0]['num_tied']:,} intervals are 0, where densities are unbounded; pass --jitter-seed 0.")
 

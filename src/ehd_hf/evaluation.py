@@ -172,7 +172,7 @@ def evaluate_solvers(
     questions: Iterable[tuple[str, str]],
     *,
     conditioning: Conditioning | None = None,
-    seed: int = 0,
+    generator_seed: int = 0,
     batch_size: int = BATCH_SIZE,
     progress: bool = False,
     **stamp: Any,
@@ -186,13 +186,13 @@ def evaluate_solvers(
     Keys: the metric's mean with `_std` over windows and a 95 % interval of the mean, `_low` and `_high`, by bootstrap
     over sequences (windows overlap); `difference` from the distiller on the same windows, with its interval; means of
     `size`, `dppl_left`, `dppl_distilled`, `evaluations` (likelihoods of one window given one mask; the full history's
-    and those of the values reported included) and `seconds_per_window` (for the distiller, `distill_seconds_per_window`
-    of them were its own).
+    and those of the values reported included) and `seconds_per_window` (of which a distiller took
+    `distill_seconds_per_window` for its masks).
 
     Args:
         questions: (task, solver) by name: ehed or emhd; "distiller" or one of `available_solvers()`.
         conditioning: of the perplexities; the distiller's own if not given.
-        seed: of the solvers' randomness.
+        generator_seed: of the solvers' randomness.
         batch_size: windows searched at once; what a random solver draws depends on it.
         stamp: what else each row says (data, split, ...).
     """
@@ -212,20 +212,20 @@ def evaluate_solvers(
         device = distiller.device
         if task == "ehed":
             return AtSize(torch.from_numpy(own.sizes[rows]).to(device))
-        targets = (torch.from_numpy(values[rows]).to(device) for values in (own.dppl_left, own.dppl_distilled))
-        return Reaches(*targets)
+        left, distilled = own.dppl_left[rows], own.dppl_distilled[rows]
+        return Reaches(torch.from_numpy(left).to(device), torch.from_numpy(distilled).to(device))
 
     for task, name in questions:
-        answers, options = own, {}
+        answers, options = own, ""
         if name != DISTILLER:
             solver = get_solver(name)
-            options = {key: value for key, value in vars(solver).items() if isinstance(value, int | float | str)}
+            options = ", ".join(f"{option}={value}" for option, value in vars(solver).items())
             answers = solver_answers(
                 solver,
                 distiller.mtpp,
                 windows,
                 partial(rule, task),
-                seed=seed,
+                seed=generator_seed,
                 progress=progress,
                 name=f"{task} {name}",
                 **how,
@@ -252,7 +252,7 @@ def evaluate_solvers(
         if answers.distill_seconds is not None:
             row["distill_seconds_per_window"] = answers.distill_seconds / len(windows)
         row |= {"num_windows": len(windows), "num_sequences": len(np.unique(groups)), "solver_options": options}
-        row |= {"epsilon": distiller.config.epsilon, **how, "generator_seed": seed}
+        row |= {"epsilon": distiller.config.epsilon, **how, "generator_seed": generator_seed}
         row |= {"threads": torch.get_num_threads(), "seconds": round(answers.seconds, 2), "version": __version__}
         yield row
 
@@ -275,7 +275,7 @@ def evaluate_distiller(
     """
     began = time.perf_counter()
     how: dict[str, Any] = {"conditioning": conditioning or distiller.config.conditioning, "batch_size": batch_size}
-    epsilon, sizes = distiller.config.epsilon, None
+    epsilon = distiller.config.epsilon
     own = distiller_answers(distiller, windows, progress=progress, **how)
     sizes = torch.from_numpy(own.sizes).to(distiller.device)
     recent, enough = (
@@ -313,7 +313,7 @@ def check_vocabulary(distiller: DistillerModel, windows: WindowStore) -> None:
         raise ValueError(
             f"the windows must have the {len(known)} marks the distiller knows "
             f"({', '.join(list(known.values())[:5])}, ...); theirs are {len(theirs)} "
-            f"({', '.join(list(theirs.values())[:5])}, ...). Load them with its id2label, or choose another checkpoint."
+            f"({', '.join(list(theirs.values())[:5])}, ...). Load them with its id2label."
         )
 
 
@@ -341,7 +341,8 @@ def _answer_windows(
                 values.append(array.astype(np.float64) if field.startswith("dppl") else array)
             bar.update(rows.stop - rows.start)
     seconds = time.perf_counter() - began
-    return Answers(*(np.concatenate(pieces[field]) for field in fields), seconds)
+    whole: Any = {field: np.concatenate(values) for field, values in pieces.items()}
+    return Answers(**whole, seconds=seconds)
 
 
 def score_events(

@@ -27,6 +27,11 @@ class Column(NamedTuple):
     spec: str = ".3f"
 
 
+_COST_COLUMNS = [
+    Column("evaluations", "evaluations", ",.1f"),
+    Column("seconds_per_window", "s per window", ".4f"),
+    Column("num_windows", "windows", ",d"),
+]
 # The tables of `task_table`.
 TASK_COLUMNS = {
     "mtpp": [
@@ -55,6 +60,31 @@ TASK_COLUMNS = {
         Column("last_k_share", "of the distilled, among the last k", ".1%"),
         Column("is_last_k", "exactly the last k", ".1%"),
         Column("num_windows", "windows", ",d"),
+    ],
+    "ehed": [
+        Column("pair", "(K, L)"),
+        Column("solver", "solver"),
+        Column("ds", "DS"),
+        Column("ds_std", "± std"),
+        Column("ds_low", "95 % from"),
+        Column("ds_high", "to"),
+        Column("difference", "minus distiller"),
+        Column("difference_low", "95 % from"),
+        Column("difference_high", "to"),
+        *_COST_COLUMNS,
+    ],
+    "emhd": [
+        Column("pair", "(K, L)"),
+        Column("solver", "solver"),
+        Column("lmhs", "LMHS", ".2f"),
+        Column("lmhs_std", "± std", ".2f"),
+        Column("lmhs_low", "95 % from", ".2f"),
+        Column("lmhs_high", "to", ".2f"),
+        Column("reached", "reached", ".1%"),
+        Column("difference", "minus distiller", ".2f"),
+        Column("difference_low", "95 % from", ".2f"),
+        Column("difference_high", "to", ".2f"),
+        *_COST_COLUMNS,
     ],
 }
 
@@ -124,7 +154,7 @@ def task_table(task: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows of one evaluation as Markdown: mean and deviation below if several checkpoints were evaluated, and
     without the columns of which no row has a value."""
     columns, models = TASK_COLUMNS[task], [row for row in rows if row.get("checkpoint")]
-    if len(models) > 1:
+    if len(models) > 1 and not any("solver" in row for row in models):
         rows = [*rows, mean_and_std(models, columns, model=f"mean ± std of {len(models)} models")]
     return markdown_table(rows, [column for column in columns if any(row.get(column.key) is not None for row in rows)])
 
