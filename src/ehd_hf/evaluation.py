@@ -22,7 +22,7 @@ import torch
 from tqdm.auto import tqdm
 
 from . import __version__
-from .analysis import mean_interval
+from .analysis import case_study, mean_interval
 from .baselines import EventScores, TrivialBaseline, is_scored
 from .distillers.base import DistillerModel
 from .events import EventSequences
@@ -304,6 +304,25 @@ def evaluate_distiller(
     assert own.distill_seconds is not None
     row["windows_per_second"] = len(windows) / own.distill_seconds
     return row | {"seconds": round(time.perf_counter() - began, 2), "version": __version__}
+
+
+def evaluate_case_study(
+    distiller: DistillerModel,
+    windows: WindowStore,
+    *,
+    batch_size: int = BATCH_SIZE,
+    progress: bool = False,
+    **stamp: Any,
+) -> Row:
+    """One row of what the distiller's masks say together; keys as in `analysis.case_study`. Slides need neighbouring
+    windows, so give it a whole split."""
+    own = distiller_answers(distiller, windows, batch_size=batch_size, progress=progress)
+    marks = windows.gather(np.arange(len(windows)))[1].numpy()[:, : windows.history]
+    where = windows.sequence_index, windows.window_offset
+    row: Row = {"task": "case_study", "pair": f"{windows.future}-{windows.history}", **stamp}
+    row |= case_study(own.distill_mask, marks, *where, windows.sequences.id2label)
+    row |= {"conditioning": distiller.config.conditioning, "num_windows": len(windows)}
+    return row | {"seconds": round(own.seconds, 2), "version": __version__}
 
 
 def check_vocabulary(distiller: DistillerModel, windows: WindowStore) -> None:

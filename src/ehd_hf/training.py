@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from . import __version__
 
@@ -413,8 +414,14 @@ class Trainer:
         return self.accelerator.unwrap_model(self.model).state_dict()
 
     def _save_model(self, folder: Path) -> None:
-        with _whole_or_nothing(folder) as partial:
-            self.accelerator.unwrap_model(self.model).save_pretrained(partial)
+        shown = transformers_logging.is_progress_bar_enabled()
+        transformers_logging.disable_progress_bar()  # one bar at a time, and a small model writes in a blink
+        try:
+            with _whole_or_nothing(folder) as partial:
+                self.accelerator.unwrap_model(self.model).save_pretrained(partial)
+        finally:
+            if shown:
+                transformers_logging.enable_progress_bar()
 
     def _finish(self) -> dict[str, float]:
         """Put the best model into `out` itself and say how the run ended."""
