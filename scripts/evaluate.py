@@ -14,11 +14,12 @@ EXAMPLE = """examples:
   python scripts/evaluate.py --tasks distiller --model runs/ehd --data data/stackoverflow --split test_sampled
   python scripts/evaluate.py --tasks ehed emhd --solvers greedy_search random_distillation --model runs/ehd \\
       --data data/stackoverflow --split test_sampled --limit 1000 --out rows.jsonl
+  python scripts/evaluate.py --tasks case_study --model runs/ehd --data data/stackoverflow --out rows.jsonl
 Rows that --out already has for the same weights, events and windows are not computed again; one is written as soon as
 it is known, so a run that was stopped goes on where it was."""
 KEY = ("task", "data", "data_digest", "split", "jitter_seed", "pair", "model", "checkpoint", "version")
-WINDOWS_KEY = (*KEY, "conditioning", "num_windows", "solver", "generator_seed")
-TASKS = ("mtpp", "distiller", "ehed", "emhd")
+WINDOWS_KEY = (*KEY, "conditioning", "num_windows", "solver", "generator_seed", "batch_size")
+TASKS = ("mtpp", "distiller", "ehed", "emhd", "case_study")
 Rows = Iterator[dict[str, Any]]
 
 
@@ -36,6 +37,12 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--limit", type=int, help="fixed-seed subset of so many of these windows (not mtpp)")
     add("--conditioning", choices=("paper", "survival"), help="not the distiller's own")
     add("--seed", type=int, default=0, help="of the solvers' randomness (default 0)")
+    add(
+        "--batch-size",
+        type=int,
+        default=250,
+        help="windows searched at once (default 250; 1 to take the paper's time)",
+    )
     add("--jitter-seed", type=int, help="spread whole-number times over their unit")
     add("--threads", type=int, help="CPU threads (default: torch's own)")
     add("--out", type=Path, help="JSON Lines file to which rows are added")
@@ -43,8 +50,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if "mtpp" in arguments.tasks and len(arguments.tasks) > 1:
         parser.error("mtpp is evaluated by itself: its models are point processes, those of other tasks distillers")
-    if min(arguments.limit or 1, arguments.threads or 1) < 1:
-        parser.error("--limit and --threads must be at least 1")
+    if min(1 if size is None else size for size in (arguments.limit, arguments.threads, arguments.batch_size)) < 1:
+        parser.error("--limit, --threads and --batch-size must be at least 1")
     return arguments
 
 
@@ -107,46 +114,37 @@ def mtpp_rows(arguments: argparse.Namespace, done: dict[tuple[Any, ...], Any]) -
 
 
 def window_rows(arguments: argparse.Namespace, done: dict[tuple[Any, ...], Any]) -> Rows:
-    """A row per distiller and question, on windows of its own (K, L) unless --pair says otherwise."""
-    from ehd_hf import EHDDistiller, __version__
-    from ehd_hf.evaluation import DISTILLER, check_vocabulary, checkpoint_stamp, evaluate_distiller, evaluate_solvers
+    """Rows of every distiller, on windows of its own (K, L) unless --pair says otherwise."""
+    from ehd_hf import EHDDistiller
+    from ehd_hf.evaluation import checkpoint_stamp, evaluate_windows, renumber_marks
     from ehd_hf.report import PAPER_DS
     from ehd_hf.solvers.base import get_solver
     from ehd_hf.windows import load_windows
 
-    solvers = list(dict.fromkeys([DISTILLER, "recency", *arguments.solvers]))  # recency stands in every table
-    for name in solvers[1:]:
+    for name in arguments.solvers:
         get_solver(name)  # a wrong name ends here, before anything is loaded
-    tasks = [task for task in dict.fromkeys(arguments.tasks) if task != "distiller"]
-    questions: list[tuple[str, str | None]] = [(task, solver) for task in tasks for solver in solvers]
-    questions += [("distiller", None)] if "distiller" in arguments.tasks else []
     splits, stamp = load_data(arguments)
     for folder in arguments.model:
         distiller = EHDDistiller.from_pretrained(folder).model
         pair = arguments.pair or f"{distiller.config.future}-{distiller.config.history}"
-        windows = load_windows(splits, pair, split=arguments.split)
+        known = distiller.config.mtpp_config.id2label
+        events = {split: renumber_marks(sequences, known) for split, sequences in splits.items()}
+        windows = load_windows(events, pair, split=arguments.split)
         windows = windows.sample(arguments.limit) if arguments.limit else windows
-        check_vocabulary(distiller, windows)
-        identity = stamp | checkpoint_stamp(folder) | {"model": folder.resolve().name, "pair": pair}
-        how: dict[str, Any] = {"conditioning": arguments.conditioning or distiller.config.conditioning}
-        key = identity | how | {"version": __version__, "num_windows": len(windows)}
-
-        def known(task: str, solver: str | None, key: dict[str, Any] = key) -> dict[str, Any] | None:
-            seed = None if solver is None else arguments.seed
-            full = key | {"task": task, "solver": solver, "generator_seed": seed}
-            return done.get(tuple(full[part] for part in WINDOWS_KEY))
-
-        missing = [question for question in questions if question[1] and known(*question) is None]
-        drawn = {"generator_seed": arguments.seed}
-        fresh = evaluate_solvers(distiller, windows, missing, progress=True, **drawn, **how, **identity)
-        for task, solver in questions:
-            row = known(task, solver)
-            if row is None and solver is not None:
-                row = next(fresh)
-            elif row is None:
-                row = evaluate_distiller(distiller, windows, progress=True, **how, **identity)
-                sampled = arguments.split == "test_sampled"
-                row["paper_ds"] = PAPER_DS.get((row["data"], pair)) if sampled else None
+        for row in evaluate_windows(
+            distiller,
+            windows,
+            arguments.tasks,
+            arguments.solvers,
+            known=lambda key: done.get(tuple(key.get(part) for part in WINDOWS_KEY)),
+            conditioning=arguments.conditioning,
+            generator_seed=arguments.seed,
+            batch_size=arguments.batch_size,
+            progress=True,
+            **stamp | checkpoint_stamp(folder) | {"model": folder.resolve().name, "limit": arguments.limit},
+        ):
+            if row["task"] == "distiller" and arguments.split == "test_sampled":
+                row["paper_ds"] = PAPER_DS.get((row["data"], pair))
             yield row
 
 

@@ -37,7 +37,7 @@ MAY_IMPORT = {
 # Beyond DESIGN's table, each with its reason.
 ADDED = {
     "baselines": EVENTS_ONLY,  # trivial models of event sequences, fitted like `synthetic` simulates them
-    "evaluation": {"baselines", "windows", "mtpp.base"},  # the MTPP's own table: NLL beside trivial baselines
+    "evaluation": {"baselines", "windows", "mtpp.base", "analysis"},  # tables of MTPPs and windows; the bootstrap
 }
 SHARED = {"base", "encoder"}  # parts of a folder that its siblings have in common
 FOLDERS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}

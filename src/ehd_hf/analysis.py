@@ -67,9 +67,9 @@ def mark_shares(
     distilled beyond that: two-sided and normal, its variance taken from the sums per sequence, since windows of one
     sequence overlap, and at least the hypergeometric one. P-values are corrected by Holm over the marks.
 
-    Keys: `mark`, `label`, `num_events`, `num_sequences` that have it, `share`, `expected`, `low` and `high` (95 %
-    interval of the share, by bootstrap), `z`, `p`, `p_holm`, `significant` (at `alpha`). Marks that never occur are
-    left out.
+    Keys: `mark`, `label`, `num_events`, `num_sequences` that have it, `share`, `expected`, `recency` (the share if the
+    last k were distilled: a preference that it has too is none for the mark), `low` and `high` (95 % interval of the
+    share, by bootstrap), `z`, `p`, `p_holm`, `significant` (at `alpha`). Marks that never occur are left out.
 
     Args:
         distill_mask, marks: (W, L).
@@ -78,6 +78,7 @@ def mark_shares(
     """
     num_history = distill_mask.shape[1]
     size = distill_mask.sum(1).astype(float)  # (W,)
+    recent = np.arange(num_history) >= num_history - size[:, None]
     _, group = np.unique(groups, return_inverse=True)
     rows: list[Row] = []
     for mark, label in id2label.items():
@@ -100,6 +101,7 @@ def mark_shares(
                 "num_sequences": len(np.unique(groups[count > 0])),
                 "share": float(chosen.sum() / count.sum()),
                 "expected": float(expected.sum() / count.sum()),
+                "recency": float((recent & has).sum() / count.sum()),
                 "low": low,
                 "high": high,
                 "z": z,

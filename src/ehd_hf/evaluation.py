@@ -13,6 +13,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +41,7 @@ QQ_PROBABILITIES = np.arange(1, 100) / 100
 TRUE_PROCESS = "true process"
 DISTILLER = "distiller"  # stands among the solvers' names
 SOLVER_TASKS = {"ehed": "ds", "emhd": "lmhs"}  # and the metric of each
+WINDOW_TASKS = ("distiller", *SOLVER_TASKS, "case_study")
 BATCH_SIZE = 250  # windows searched at once
 
 
@@ -164,6 +166,50 @@ def solver_answers(
         return solver.solve(objective, stop(rows), generator=generator)
 
     return _answer_windows(answer, mtpp, windows, conditioning, batch_size, progress, name)
+
+
+def evaluate_windows(
+    distiller: DistillerModel,
+    windows: WindowStore,
+    tasks: Iterable[str],
+    solvers: Iterable[str] = (),
+    *,
+    known: Callable[[Row], Row | None] = lambda key: None,
+    conditioning: Conditioning | None = None,
+    generator_seed: int = 0,
+    batch_size: int = BATCH_SIZE,
+    progress: bool = False,
+    **stamp: Any,
+) -> Iterator[Row]:
+    """The rows of several tasks, one after the other: of `evaluate_solvers` for ehed and emhd, with the distiller and
+    recency always among the solvers; of `evaluate_distiller`; of `evaluate_case_study`.
+
+    Args:
+        known: asked before a row is computed, with what identifies it: the row itself if there is one.
+    """
+    check_vocabulary(distiller, windows)
+    solvers = list(dict.fromkeys([DISTILLER, "recency", *solvers]))
+    questions: list[tuple[str, str | None]] = []
+    for task in dict.fromkeys(tasks):
+        if task not in WINDOW_TASKS:
+            raise ValueError(f"task must be one of {', '.join(WINDOW_TASKS)}; got {task!r}.")
+        questions += [(task, solver) for solver in solvers] if task in SOLVER_TASKS else [(task, None)]
+    how: dict[str, Any] = {"conditioning": conditioning or distiller.config.conditioning}
+    base = {"pair": f"{windows.future}-{windows.history}", **stamp, **how, "num_windows": len(windows)}
+
+    def look_up(task: str, solver: str | None) -> Row | None:
+        search = {"solver": solver, "generator_seed": generator_seed, "batch_size": batch_size} if solver else {}
+        return known({"task": task, **base, **search, "version": __version__})
+
+    found = {question: look_up(*question) for question in questions}
+    missing = [(task, solver) for (task, solver), row in found.items() if solver and row is None]
+    options: dict[str, Any] = {**how, "batch_size": batch_size, "progress": progress, **stamp}
+    fresh = evaluate_solvers(distiller, windows, missing, generator_seed=generator_seed, **options)
+    single = {"distiller": evaluate_distiller, "case_study": evaluate_case_study}
+    for (task, solver), row in found.items():
+        if row is None:
+            row = next(fresh) if solver else single[task](distiller, windows, **options)
+        yield row
 
 
 def evaluate_solvers(
@@ -310,18 +356,20 @@ def evaluate_case_study(
     distiller: DistillerModel,
     windows: WindowStore,
     *,
+    conditioning: Conditioning | None = None,
     batch_size: int = BATCH_SIZE,
     progress: bool = False,
     **stamp: Any,
 ) -> Row:
     """One row of what the distiller's masks say together; keys as in `analysis.case_study`. Slides need neighbouring
     windows, so give it a whole split."""
-    own = distiller_answers(distiller, windows, batch_size=batch_size, progress=progress)
+    how: dict[str, Any] = {"conditioning": conditioning or distiller.config.conditioning}
+    own = distiller_answers(distiller, windows, batch_size=batch_size, progress=progress, **how)
     marks = windows.gather(np.arange(len(windows)))[1].numpy()[:, : windows.history]
     where = windows.sequence_index, windows.window_offset
     row: Row = {"task": "case_study", "pair": f"{windows.future}-{windows.history}", **stamp}
     row |= case_study(own.distill_mask, marks, *where, windows.sequences.id2label)
-    row |= {"conditioning": distiller.config.conditioning, "num_windows": len(windows)}
+    row |= {**how, "num_windows": len(windows)}
     return row | {"seconds": round(own.seconds, 2), "version": __version__}
 
 
@@ -334,6 +382,15 @@ def check_vocabulary(distiller: DistillerModel, windows: WindowStore) -> None:
             f"({', '.join(list(known.values())[:5])}, ...); theirs are {len(theirs)} "
             f"({', '.join(list(theirs.values())[:5])}, ...). Load them with its id2label."
         )
+
+
+def renumber_marks(sequences: EventSequences, id2label: Mapping[int, str]) -> EventSequences:
+    """The same events, their marks numbered as in `id2label`, if it has the same names; else as they are."""
+    number = {label: mark for mark, label in id2label.items()}
+    if len(number) != len(id2label) or sorted(sequences.id2label.values()) != sorted(number):
+        return sequences
+    order = np.array([number[sequences.id2label[mark]] for mark in range(sequences.num_marks)])
+    return replace(sequences, marks=order[sequences.marks], id2label=dict(id2label))
 
 
 def _answer_windows(

@@ -323,7 +323,14 @@ class EHDDistiller:
         pair = torch.stack([history & ~distill_mask, distill_mask]).to(times.dtype)
         config = self.model.config
         dppl_left, dppl_distilled = dppl(
-            self.model.mtpp, times, marks, mask, num_future, pair, conditioning=config.conditioning
+            self.model.mtpp,
+            times,
+            marks,
+            mask,
+            num_future,
+            pair,
+            conditioning=config.conditioning,
+            rebuilder="compact",
         ).tolist()
         answers = []
         for row, window in enumerate(windows):

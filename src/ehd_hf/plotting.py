@@ -100,9 +100,10 @@ def left_share_plot(curves: Mapping[str, Sequence[tuple[float, float]]], title: 
 
 
 def mark_share_plot(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> Figure:
-    """Share of each mark's events that is distilled, with its interval, against random distillation (fig. 3).
+    """Share of each mark's events that is distilled, with its interval, against random distillation (fig. 3) and
+    against distilling as many of the last events.
 
-    Filled dots differ from random significantly, hollow ones do not; the marks that differ most stand on top.
+    Filled dots differ from random significantly, hollow ones do not; marks preferred most stand on top.
 
     Args:
         rows: of `analysis.mark_shares`.
@@ -116,19 +117,21 @@ def mark_share_plot(rows: Sequence[Mapping[str, Any]], title: str | None = None)
             np.array([row[key] for row in ordered], dtype=float) for key in ("share", "expected", "low", "high")
         )
         axes.hlines(place, low, high, color=COLOURS[0], linewidth=1.2)
-        for filled, label in ((True, "distilled, differs from random"), (False, "distilled, does not differ")):
+        for filled, label in ((True, "distilled: unlike random"), (False, "distilled: no difference")):
             some = np.array([bool(row["significant"]) == filled for row in ordered])
             face = COLOURS[0] if filled else "white"
             if some.any():
                 axes.scatter(share[some], place[some], s=26, color=face, edgecolor=COLOURS[0], zorder=3, label=label)
         axes.scatter(expected, place, s=34, marker="|", color=COLOURS[1], linewidth=2, zorder=2, label="at random")
+        recent = [row["recency"] for row in ordered]
+        axes.scatter(recent, place, s=30, marker="x", color=COLOURS[6], linewidth=1, zorder=4, label="the last events")
         names = [f"{row['label']} ({_short(row['num_events'])})" for row in ordered]
         axes.set_yticks(place, names)
         axes.set(xlabel="share of the mark's events that is distilled", ylim=(-0.7, len(ordered) - 0.3))
         axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.set_xlim(left=0)
         axes.grid(axis="y", visible=False)
-        figure.legend(loc="outside lower center", ncols=3)
+        figure.legend(loc="outside lower center", ncols=4)
         if title:
             axes.set_title(title)
     return figure

@@ -33,6 +33,24 @@ def compact(times: Tensor, marks: Tensor, mask: Tensor, keep_mask: Tensor) -> Re
     return Rebuilt(times.gather(1, order), marks.gather(1, order), kept.gather(1, order), order)
 
 
+def pull_up(times: Tensor, marks: Tensor, mask: Tensor, keep_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Delete history events and move the kept ones up to the future, which stays at the end; what is empty in every
+    row is cut off. Short sequences, and no gate at all where all rows keep equally many: the fastest way to evaluate.
+
+    Args:
+        times, marks, mask: (B, T).
+        keep_mask: (B, L) bool, for the first L events.
+    """
+    num_history = keep_mask.shape[1]
+    kept = keep_mask & mask[:, :num_history]
+    longest = int(kept.sum(1).amax()) if len(kept) else 0
+    order = torch.argsort(kept.to(torch.uint8), dim=1, stable=True)[:, num_history - longest :]
+    future = torch.arange(num_history, times.shape[1], device=times.device).expand(len(times), -1)
+    place = torch.cat([order, future], dim=1)
+    present = torch.cat([kept, mask[:, num_history:]], dim=1)
+    return times.gather(1, place), marks.gather(1, place), present.gather(1, place)
+
+
 def select(times: Tensor, marks: Tensor, mask: Tensor, keep: Tensor) -> tuple[Rebuilt, Tensor]:
     """The paper's rebuilder (appendix A): multiply the samples into times and embeddings, then select the kept events.
 

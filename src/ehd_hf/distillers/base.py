@@ -153,7 +153,7 @@ class DistillerModel(PreTrainedModel):
         window, how = (times, marks, mask, num_future), {"conditioning": self.config.conditioning}
         full = log_perplexity(self.mtpp, *window, **how)
         pair = torch.stack([history & ~distill_mask, distill_mask]).to(times.dtype)
-        dppl_left, dppl_distilled = dppl(self.mtpp, *window, pair, full=full, **how)
+        dppl_left, dppl_distilled = dppl(self.mtpp, *window, pair, full=full, rebuilder="compact", **how)
         recent = most_recent(history, size)
         overlap = (distill_mask & recent).sum(-1) / size.clamp(min=1)
         met = dppl_left < torch.tensor(self.config.epsilon).log()

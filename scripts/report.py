@@ -1,0 +1,125 @@
+"""Rows in, results page out: Markdown and LaTeX tables shaped like the paper's, and the figures. Computes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+
+EXAMPLE = """examples:
+  python scripts/report.py results/solvers.jsonl                                  # to the terminal
+  python scripts/report.py results/*.jsonl --out docs/results.md --latex docs/tables.tex --figures docs/figures
+  python scripts/report.py --logs runs/l_c runs/l_n runs/both --figure docs/figures/left_share.png"""
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", nargs="*", type=Path, help="row files of scripts/evaluate.py")
+    parser.add_argument("--out", type=Path, help="Markdown page to write (default: printed)")
+    parser.add_argument("--latex", type=Path, help="LaTeX tables to write")
+    parser.add_argument("--figures", type=Path, help="folder for the figures of case_study rows")
+    parser.add_argument("--benchmarks", type=Path, help="JSON of scripts/benchmark.py, for the page")
+    parser.add_argument("--logs", nargs="+", type=Path, help="training runs: share of left events along training")
+    parser.add_argument("--names", nargs="+", help="of these runs, in the legend (default: their folders')")
+    parser.add_argument("--figure", type=Path, help="picture of --logs")
+    arguments = parser.parse_args(argv)
+    if bool(arguments.logs) != bool(arguments.figure):
+        parser.error("--logs and --figure go together")
+    if not arguments.rows and not arguments.logs:
+        parser.error("give row files, or --logs and --figure")
+    if arguments.names and len(arguments.names) != len(arguments.logs or ()):
+        parser.error("--names must be as many as --logs")
+    return arguments
+
+
+def draw_logs(arguments: argparse.Namespace) -> None:
+    from ehd_hf.plotting import left_share_plot
+    from ehd_hf.report import read_rows
+
+    curves = {}
+    for folder, name in zip(arguments.logs, arguments.names or arguments.logs, strict=True):
+        log = read_rows(folder / "log.jsonl")
+        points = [(row["step"], row["eval_left_share"]) for row in log if "eval_left_share" in row]
+        if not points:
+            raise ValueError(f"{folder} must hold a log.jsonl with eval_left_share; train a distiller there first.")
+        curves[str(name).rstrip("/").rpartition("/")[2]] = points
+    left_share_plot(curves).savefig(arguments.figure)
+
+
+def draw_case_studies(rows: list[dict], folder: Path, page: Path) -> dict[str, list[tuple[str, str]]]:
+    """Figures 3 to 6 of every case study; captions and paths by data set."""
+    from ehd_hf import plotting
+
+    drawn: dict[str, list[tuple[str, str]]] = {}
+    studies = [row for row in rows if row["task"] == "case_study"]
+
+    def save(figure: object, data: str, name: str, caption: str) -> None:
+        file = folder / f"{name}.png".replace(":", "_")
+        figure.savefig(file)  # type: ignore[attr-defined]
+        drawn.setdefault(data, []).append((caption, os.path.relpath(file, page.parent)))
+
+    for data in dict.fromkeys(row["data"] for row in studies):
+        mine = [row for row in studies if row["data"] == data]
+        pdfs = {f"({row['pair'].replace('-', ', ')})": row["length_pdf"] for row in mine}
+        save(plotting.length_plot(pdfs, data), data, f"lengths_{data}", f"How many events are distilled, {data}")
+        for row in mine:
+            title = f"{data} ({row['pair'].replace('-', ', ')})"
+            name = f"{data}_{row['pair']}"
+            marks = plotting.mark_share_plot(row["mark_shares"], title)
+            save(marks, data, f"marks_{name}", f"Share of each mark's events that is distilled, {title}")
+            moved = plotting.slide_plot(row["added"], row["ejected"], title)
+            save(moved, data, f"slides_{name}", f"Events ejected and added as the window slides, {title}")
+            along = {sequence: (where, size) for sequence, where, size in row["along"]}
+            save(plotting.sizes_plot(along, title), data, f"along_{name}", f"Size along four sequences, {title}")
+    return drawn
+
+
+def report(arguments: argparse.Namespace, command: str) -> None:
+    from ehd_hf.report import latex_tables, read_rows, results_page
+
+    for file in filter(None, (arguments.out, arguments.latex, arguments.figure)):
+        if not file.resolve().parent.is_dir():
+            raise ValueError(f"{file} must lie in a folder that exists; make {file.parent} first.")
+    for file in arguments.rows:
+        if not file.is_file():
+            raise ValueError(f"{file} must be a file of rows; there is none. Make it with scripts/evaluate.py.")
+    if arguments.logs:
+        draw_logs(arguments)
+    rows = [row for file in arguments.rows for row in read_rows(file)]
+    if not rows:
+        return
+    page = arguments.out or Path("page.md")
+    figures = {}
+    if arguments.figures:
+        arguments.figures.mkdir(parents=True, exist_ok=True)
+        figures = draw_case_studies(rows, arguments.figures, page)
+    if arguments.figure:
+        figures[""] = [("Share of left events along training", os.path.relpath(arguments.figure, page.parent))]
+    benchmarks = json.loads(arguments.benchmarks.read_text()) if arguments.benchmarks else []
+    text = results_page(rows, command=command, benchmarks=benchmarks, figures=figures)
+    if arguments.latex:
+        arguments.latex.write_text(latex_tables(rows))
+    if arguments.out:
+        arguments.out.write_text(text)
+    else:
+        print(text)
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parse_arguments(argv)
+    command = shlex.join(["python", "scripts/report.py", *(sys.argv[1:] if argv is None else argv)])
+    try:
+        report(arguments, command)
+    except (ValueError, OSError) as error:
+        print(f"report: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
