@@ -124,7 +124,9 @@ def mark_share_plot(rows: Sequence[Mapping[str, Any]], title: str | None = None)
                 axes.scatter(share[some], place[some], s=26, color=face, edgecolor=COLOURS[0], zorder=3, label=label)
         axes.scatter(expected, place, s=34, marker="|", color=COLOURS[1], linewidth=2, zorder=2, label="at random")
         recent = [row["recency"] for row in ordered]
-        axes.scatter(recent, place, s=30, marker="x", color=COLOURS[6], linewidth=1, zorder=4, label="the last events")
+        axes.scatter(
+            recent, place, s=110, marker="|", color=COLOURS[6], linewidth=1, zorder=2, label="the last events"
+        )
         names = [f"{row['label']} ({_short(row['num_events'])})" for row in ordered]
         axes.set_yticks(place, names)
         axes.set(xlabel="share of the mark's events that is distilled", ylim=(-0.7, len(ordered) - 0.3))
