@@ -291,7 +291,8 @@ def test_the_gates_gradient_at_a_removed_event_is_the_slope_of_putting_it_back(a
 
 
 @pytest.mark.parametrize(
-    ("option", "known"), [({"conditioning": "papers"}, "paper, survival"), ({"rebuilder": "gates"}, "gate, select, compact")]
+    ("option", "known"),
+    [({"conditioning": "papers"}, "paper, survival"), ({"rebuilder": "gates"}, "gate, select, compact")],
 )
 def test_an_unknown_option_is_answered_with_the_known_ones(additive, option, known):
     events = window([1.0, 2.0], [0, 1])
