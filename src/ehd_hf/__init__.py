@@ -20,6 +20,7 @@ _HOMES = {
     "distillers.ehd": ["EHDDistillerConfig", "EHDDistillerModel"],
     "explanation": ["Explanation"],
     "pipeline": ["EHDDistiller", "list_pretrained", "load_example"],
+    "solvers.base": ["Solver"],
     "training": ["Trainer", "TrainingArguments"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .pipeline import EHDDistiller as EHDDistiller
     from .pipeline import list_pretrained as list_pretrained
     from .pipeline import load_example as load_example
+    from .solvers.base import Solver as Solver
     from .training import Trainer as Trainer
     from .training import TrainingArguments as TrainingArguments
     from .windows import load_windows as load_windows

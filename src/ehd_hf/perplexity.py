@@ -122,3 +122,29 @@ def dppl(
     return full - log_perplexity(
         mtpp, times, marks, mask, num_future, keep, conditioning=conditioning, rebuilder=rebuilder
     )
+
+
+def keep_gradient(
+    mtpp: MTPPModel,
+    times: Tensor,
+    marks: Tensor,
+    mask: Tensor,
+    num_future: int,
+    keep: Tensor,
+    *,
+    conditioning: Conditioning = "paper",
+) -> Tensor:
+    """Slope of dppl (eq. 4) in each gate, at the gates `keep` (..., B, L) or (L,): (..., B, L), 0 on padding.
+
+    Positive where keeping more of an event predicts the future better. Removed events have a slope too. One forward
+    and one backward pass, under `torch.no_grad` as well; the model's parameters get no gradients.
+    """
+    gates = keep.expand(len(times), -1) if keep.dim() == 1 else keep
+    gates = gates.detach().to(times.dtype).requires_grad_()
+    if gates.numel() == 0:
+        return torch.zeros_like(gates, requires_grad=False)
+    with torch.enable_grad():
+        # dppl without its first term, which does not depend on `keep`.
+        drop = -log_perplexity(mtpp, times, marks, mask, num_future, gates, conditioning=conditioning)
+        (slope,) = torch.autograd.grad(drop.sum(), gates)
+    return slope

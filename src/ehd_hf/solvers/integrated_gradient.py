@@ -1,0 +1,68 @@
+"""Integrated gradient: events are ranked by the slope of dppl in their gates, along a fading history; in rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..perplexity import keep_gradient
+from .base import Objective, RankingSolver, ranks_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntegratedGradient(RankingSolver):
+    """Fade the gates of what is left from 1 to 0, all together, and credit every event with its slope of dppl on the
+    way (midpoint rule): the credits add up to what the history explains. Distil the best, fade the rest again, and so
+    on until all are ranked.
+
+    A gradient counts as one evaluation, though it is a forward and a backward pass: `num_points` in each round.
+
+    Args:
+        num_points: how many gate values a fading history is looked at.
+        per_round: how many events are distilled before gradients are taken again; L or more: one round.
+    """
+
+    name: ClassVar[str] = "integrated_gradient"
+    num_points: int = 3
+    per_round: int = 8
+
+    def __post_init__(self) -> None:
+        for option in ("num_points", "per_round"):
+            if getattr(self, option) < 1:
+                raise ValueError(f"{option} must be at least 1; got {getattr(self, option)}.")
+
+    def rank(self, objective: Objective, generator: torch.Generator | None) -> Tensor:
+        left = objective.history.clone()
+        places = torch.zeros_like(left, dtype=torch.long)
+        while left.any():
+            windows = (left.sum(1) > 1).nonzero()[:, 0]  # the last event needs no gradient
+            credits = torch.zeros_like(left, dtype=objective.full.dtype)
+            credits[windows] = self._integrate(objective, left[windows], windows)
+            ranks = ranks_of(credits, left)
+            best = left & (ranks < self.per_round)
+            places = torch.where(best, ranks + (objective.history & ~left).sum(1, keepdim=True), places)
+            left &= ~best
+        return -places.to(objective.full.dtype)
+
+    def _integrate(self, objective: Objective, left: Tensor, windows: Tensor) -> Tensor:
+        """Mean slope of dppl in each gate as those of `left` (A, L), of `windows` (A,), fade from 1 to 0: (A, L)."""
+        points = (
+            torch.arange(self.num_points, device=left.device, dtype=objective.times.dtype) + 0.5
+        ) / self.num_points
+        slopes = objective.times.new_zeros(left.shape)
+        # Rounded up: a single window's points may exceed max_rows only where num_points does.
+        for some in torch.arange(len(windows), device=left.device).split(
+            max(1, objective.max_rows // self.num_points)
+        ):
+            chosen = windows[some]
+            gates = points[:, None, None] * left[some]  # (num_points, A, L)
+            events = (x[chosen] for x in (objective.times, objective.marks, objective.mask))
+            slope = keep_gradient(
+                objective.mtpp, *events, objective.num_future, gates, conditioning=objective.conditioning
+            )
+            slopes[some] = slope.mean(0)
+        objective.num_evaluations[windows] += self.num_points
+        return slopes
