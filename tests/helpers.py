@@ -23,7 +23,7 @@ class _Memoryless(MTPPModel):
 
     def rates_after(self, rates, marks, gates):
         """Rates (B, C) after an event of `marks` (B,), entered as far as `gates` (B, 1) in [0, 1]."""
-        raise NotImplementedError
+        raise TypeError("a closed form must define rates_after")
 
     def encode_history(self, times, marks, mask, keep, mark_weights=None):
         gates = mask.to(times.dtype)
