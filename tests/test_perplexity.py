@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
-from ehd_hf.perplexity import dppl, future_log_prob, log_perplexity, split_time
+from ehd_hf.perplexity import dppl, future_log_prob, keep_gradient, log_perplexity, split_time
 from helpers import AdditiveMTPP, PoissonMTPP, random_events, slow_log_prob, wild
 
 B, S, L, K, C = 3, 5, 7, 4, 6
@@ -299,3 +299,69 @@ def test_an_unknown_option_is_answered_with_the_known_ones(additive, option, kno
     for question in (dppl, log_perplexity, future_log_prob):
         with pytest.raises(ValueError, match=f"must be one of {known}; got '{next(iter(option.values()))}'"):
             question(additive, *events, 1, mask_of(1), **option)
+
+
+# --- the slope of the drop in every gate
+
+
+def test_the_slopes_of_an_additive_process_by_hand():
+    model = AdditiveMTPP([0.5, 0.5], [[0.5, 0.5], [1.5, 1.5]])  # rates 0.5 (1 + S), influences 1 and 3
+    events = window([1.0, 2.0, 2.0], [0, 1, 0])  # the future comes right at the split: log p = log rate
+    for first, second in ((1.0, 0.999), (0.5, 0.5), (0.0, 0.25), (1.0, 0.0), (0.0, 0.0)):
+        slopes = keep_gradient(model, *events, 1, mask_of(first, second), conditioning="survival")
+        total = 1 + first + 3 * second
+        # The compensator of the silence up to the split cancels that of the interval, which is the same.
+        assert slopes[0].tolist() == pytest.approx([1 / total, 3 / total], abs=1e-12)
+
+
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+@pytest.mark.parametrize("backbone", ["fullynn", "additive"])
+def test_the_slope_in_a_gate_is_the_finite_difference_of_the_drop(request, backbone, conditioning):
+    model = request.getfixturevalue(backbone)
+    generator = torch.Generator().manual_seed(15)
+    times, marks, mask = random_events(B, L + K, model.config.num_marks, generator, "none")
+    mask[1, 2], mask[2, L + K - 1] = False, False
+    keep = 0.05 + 0.9 * torch.rand(S, B, L, generator=generator, dtype=torch.float64)
+    slopes = keep_gradient(model, times, marks, mask, K, keep, conditioning=conditioning)
+    assert slopes.shape == (S, B, L) and not slopes.requires_grad and (slopes[:, 1, 2] == 0).all()
+    step = 1e-5 * torch.eye(L, dtype=torch.float64)[:, None, None]  # (L, 1, 1, L)
+    up, down = (dppl(model, times, marks, mask, K, x, conditioning=conditioning) for x in (keep + step, keep - step))
+    torch.testing.assert_close(slopes, ((up - down) / 2e-5).movedim(0, -1), atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+def test_slopes_need_no_gradient_mode_and_leave_the_model_none(conditioning):
+    model = AdditiveMTPP([0.5, 0.2, 0.1], [[0.3, 0.0, 0.7], [0.2, 0.4, 0.1], [0.0, 0.05, 0.9]])
+    times, marks, mask = random_events(B, L + K, 3, torch.Generator().manual_seed(16), "none")
+    keep = torch.full((L,), 0.5, dtype=torch.float64, requires_grad=True)
+    with torch.no_grad():
+        quiet = keep_gradient(model, times, marks, mask, K, keep, conditioning=conditioning)
+        assert not torch.is_grad_enabled()
+    loud = keep_gradient(model, times, marks, mask, K, keep.expand(B, L), conditioning=conditioning)
+    assert quiet.shape == (B, L) and torch.equal(quiet, loud)  # (L,) means these gates in every window
+    assert keep.grad is None and all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_slopes_of_boolean_gates_and_of_no_events(fullynn):
+    times, marks, mask = random_events(B, L + K, C, torch.Generator().manual_seed(17), "none")
+    keep_mask = torch.rand(S, B, L, generator=torch.Generator().manual_seed(18)) < 0.5
+    got = keep_gradient(fullynn, times, marks, mask, K, keep_mask)
+    assert torch.equal(got, keep_gradient(fullynn, times, marks, mask, K, keep_mask.double()))
+    alone = (x[:, L:] for x in (times, marks, mask))
+    assert keep_gradient(fullynn, *alone, K, torch.ones(S, B, 0)).shape == (S, B, 0)
+
+
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+def test_slopes_at_hard_gates_are_one_sided_differences_also_for_the_last_event(fullynn, conditioning):
+    generator = torch.Generator().manual_seed(23)
+    times, marks, mask = random_events(B, L + K, C, generator, "none")
+    keep = torch.ones(B, L, dtype=torch.float64)
+    keep[:, 2] = 0
+    slope = keep_gradient(fullynn, times, marks, mask, K, keep, conditioning=conditioning)
+    at = dppl(fullynn, times, marks, mask, K, keep, conditioning=conditioning)
+    for event in (2, L - 2, L - 1):
+        step = 1e-6 if event == 2 else -1e-6  # into [0, 1]
+        moved = keep.clone()
+        moved[:, event] += step
+        difference = (dppl(fullynn, times, marks, mask, K, moved, conditioning=conditioning) - at) / step
+        torch.testing.assert_close(slope[:, event], difference.detach(), rtol=1e-3, atol=1e-5)

@@ -6,7 +6,7 @@ import torch
 
 from ehd_hf import solvers
 from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
-from ehd_hf.perplexity import dppl
+from ehd_hf.perplexity import dppl, keep_gradient
 from ehd_hf.solvers.base import (
     _SOLVERS,
     AtSize,
@@ -17,6 +17,7 @@ from ehd_hf.solvers.base import (
     Solver,
     available_solvers,
     get_solver,
+    ranks_of,
 )
 from helpers import AdditiveMTPP, random_events, wild
 
@@ -632,3 +633,93 @@ def test_evaluations_are_those_of_the_complexity_table():
     assert evaluations("backward_elimination", AtSize(L - 2)) == 1 + 1 + L + (L - 1) + 2
     assert evaluations("exact_search", AtSize(size)) == 1 + math.comb(L, size) + 1
     assert evaluations("exact_search", out_of_reach) == 2**L + 1
+
+
+# --- the integrated gradient
+
+
+def faded_credits(objective, row, left, num_points):
+    """What each event is credited with while the gates of the set `left` of one window fade from 1 to 0 together."""
+    window = [x[row : row + 1] for x in (objective.times, objective.marks, objective.mask)]
+    present = as_mask(left, objective.history.shape[1]).double()
+    gates = torch.stack([(i + 0.5) / num_points * present for i in range(num_points)])[:, None]
+    slopes = keep_gradient(objective.mtpp, *window, K, gates, conditioning=objective.conditioning)
+    return (sum(slopes) / num_points)[0].tolist()
+
+
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+@pytest.mark.parametrize(("num_points", "per_round", "max_rows"), [(3, 2, 512), (1, 1, 2), (4, 3, 5), (8, L, 1)])
+def test_integrated_gradient_is_a_plain_loop_of_rounds(conditioning, num_points, per_round, max_rows):
+    windows = random_windows(1, padded=True)
+    objective = Objective(fullynn(1), *windows, K, conditioning=conditioning, max_rows=max_rows)
+    solver = get_solver("integrated_gradient", num_points=num_points, per_round=per_round)
+    ranks = ranks_of(solver.rank(objective, None), objective.history)
+    for row in range(B):
+        left, order = history_of(objective, row), []
+        while left:
+            credits = faded_credits(objective, row, left, num_points)
+            order += sorted(left, key=lambda event, c=credits: -c[event])[:per_round]
+            left -= set(order)
+        assert ranks[row, order].tolist() == list(range(len(order)))
+
+
+def test_one_round_credits_add_up_to_what_the_history_explains():
+    objective = objective_of(padded=True)
+    empty = dppl_of(objective, torch.zeros(B, L))
+    for row in range(B):
+        credits = faded_credits(objective, row, history_of(objective, row), 200)
+        assert sum(credits) == pytest.approx(-empty[row].item(), abs=1e-3)
+
+
+@pytest.mark.parametrize(("num_points", "per_round"), [(1, 1), (3, 2), (3, 8), (8, 40)])
+def test_integrated_gradient_is_exact_on_an_additive_process(num_points, per_round):
+    # The slope of log(1 + sum of keep * influence) is the influence, but for a factor that all events share.
+    solver = get_solver("integrated_gradient", num_points=num_points, per_round=per_round)
+    for seed in range(4):
+        influences = 3 * torch.rand(L, generator=seeded(seed), dtype=torch.float64)
+        objective = by_hand(influences.tolist())
+        assert torch.equal(
+            solver.rank(objective, None).argsort(descending=True)[0], influences.argsort(descending=True)
+        )
+        for stop in (AtSize(3), Explains(epsilon=0.5), Explains(share=0.7)):
+            exact = get_solver("exact_search").solve(objective, stop)
+            assert torch.equal(solver.solve(objective, stop).distill_mask, exact.distill_mask)
+
+
+def test_a_round_of_all_events_is_the_one_shot_and_rounds_look_again():
+    one_shots, rounds = 0.0, 0.0
+    for seed in range(4):
+        objective = objective_of(seed, padded=True)
+        first, *others = (
+            get_solver("integrated_gradient", num_points=8, per_round=size).rank(objective, None)
+            for size in (L, 8, 99)
+        )
+        assert all(torch.equal(first, other) for other in others)
+        for size in (2, 3):
+            solvers_ = (get_solver("integrated_gradient", num_points=8, per_round=n) for n in (L, 1))
+            one_shot, round_ = (solver.solve(objective, AtSize(size)).dppl_left.sum().item() for solver in solvers_)
+            one_shots, rounds = one_shots + one_shot, rounds + round_
+    assert rounds < one_shots
+
+
+def test_a_gradient_counts_as_one_evaluation_and_the_last_event_needs_none():
+    objective = objective_of()  # L = 7
+    for per_round, num_rounds in ((8, 1), (7, 1), (4, 2), (3, 2), (2, 3), (1, 6)):
+        for num_points in (1, 3):
+            solver = get_solver("integrated_gradient", num_points=num_points, per_round=per_round)
+            spent = solver.solve(objective, AtSize(3)).num_evaluations
+            assert spent.tolist() == [1 + num_points * num_rounds + 2] * B
+
+
+def test_integrated_gradient_leaves_the_model_without_gradients():
+    objective = objective_of()
+    objective.mtpp.requires_grad_(True)
+    result = get_solver("integrated_gradient").solve(objective, AtSize(3))
+    assert not result.dppl_left.requires_grad
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in objective.mtpp.parameters())
+
+
+@pytest.mark.parametrize("option", ["num_points", "per_round"])
+def test_integrated_gradient_refuses_to_look_nowhere(option):
+    with pytest.raises(ValueError, match=f"{option} must be at least 1; got 0"):
+        get_solver("integrated_gradient", **{option: 0})

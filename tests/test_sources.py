@@ -49,6 +49,7 @@ def test_easytpp_rows_give_times_marks_ids_and_the_declared_number_of_marks(kind
     rows = ROWS
     if kind == "dataset":
         import datasets
+
         rows = datasets.Dataset.from_list(ROWS)
     sequences = from_easytpp(rows)
     assert_rows(sequences)

@@ -197,13 +197,18 @@ class MTPPModel(PreTrainedModel):
     ) -> Tensor:
         """-log P(no event up to `survived_until`), at the first event after it and 0 elsewhere: (B, T)."""
         silence = survived_until[:, None] - last_times
-        spans = mask & (times >= survived_until[:, None]) & (silence > 0)
-        # Deleted events tied with the split also span it; the first kept event after it is the last that does.
-        position = torch.arange(times.shape[1], device=times.device)
-        index = torch.where(spans, position, -1).amax(dim=1).clamp(min=0)[:, None]  # (B, 1)
+        touches = mask & (times >= survived_until[:, None]) & (silence >= 0)
+        spans = touches & (silence > 0)
+        # Deleted events tied with the split also span it; the first kept event after it is the last that does. Where
+        # no event does, the correction is 0, but its slope in the gate of the event at the split is not.
+        length = times.shape[1]
+        position = torch.arange(length, device=times.device)
+        last = torch.where(spans, position, -1).amax(dim=1)
+        first = torch.where(touches, position, length - 1).amin(dim=1)
+        index = torch.where(last >= 0, last, first)[:, None]  # (B, 1)
         state = states.gather(1, index[:, :, None].expand(-1, -1, states.shape[-1]))
         compensator = self.total_compensator(state, silence.gather(1, index).clamp(min=0))
-        correction = torch.where(spans.gather(1, index), compensator, torch.zeros_like(compensator))
+        correction = torch.where(touches.gather(1, index), compensator, torch.zeros_like(compensator))
         return torch.zeros_like(times).scatter(1, index, correction)
 
     def forward(

@@ -39,7 +39,7 @@ class IntegratedGradient(RankingSolver):
         places = torch.zeros_like(left, dtype=torch.long)
         while left.any():
             windows = (left.sum(1) > 1).nonzero()[:, 0]  # the last event needs no gradient
-            credits = torch.zeros_like(left, dtype=objective.full.dtype)
+            credits = objective.full.new_zeros(left.shape)
             credits[windows] = self._integrate(objective, left[windows], windows)
             ranks = ranks_of(credits, left)
             best = left & (ranks < self.per_round)
@@ -49,20 +49,22 @@ class IntegratedGradient(RankingSolver):
 
     def _integrate(self, objective: Objective, left: Tensor, windows: Tensor) -> Tensor:
         """Mean slope of dppl in each gate as those of `left` (A, L), of `windows` (A,), fade from 1 to 0: (A, L)."""
-        points = (
-            torch.arange(self.num_points, device=left.device, dtype=objective.times.dtype) + 0.5
-        ) / self.num_points
-        slopes = objective.times.new_zeros(left.shape)
-        # Rounded up: a single window's points may exceed max_rows only where num_points does.
-        for some in torch.arange(len(windows), device=left.device).split(
-            max(1, objective.max_rows // self.num_points)
-        ):
-            chosen = windows[some]
-            gates = points[:, None, None] * left[some]  # (num_points, A, L)
-            events = (x[chosen] for x in (objective.times, objective.marks, objective.mask))
-            slope = keep_gradient(
-                objective.mtpp, *events, objective.num_future, gates, conditioning=objective.conditioning
+        steps = torch.arange(self.num_points, dtype=objective.times.dtype, device=left.device)
+        points = (steps + 0.5) / self.num_points
+        gates = (left[:, None] * points[:, None]).flatten(0, 1)  # (A * num_points, L)
+        index = windows.repeat_interleave(self.num_points)
+        slopes = torch.zeros_like(gates)
+        for start in range(0, len(index), objective.max_rows):
+            rows = slice(start, start + objective.max_rows)
+            chosen = index[rows]
+            slopes[rows] = keep_gradient(
+                objective.mtpp,
+                objective.times[chosen],
+                objective.marks[chosen],
+                objective.mask[chosen],
+                objective.num_future,
+                gates[rows],
+                conditioning=objective.conditioning,
             )
-            slopes[some] = slope.mean(0)
         objective.num_evaluations[windows] += self.num_points
-        return slopes
+        return slopes.view(len(windows), self.num_points, left.shape[1]).mean(1)
