@@ -151,7 +151,7 @@ PAPER_DS = {
     if split == "test_sampled" and solver == _DISTILLER
 }
 
-# Masks tried per window, EHED / EMHD (table 1): history L, size P, draws M, permutations R.
+# Masks tried per window, EHED / EMHD (table 1): history L, size P, draws M, permutations R, gradients G.
 COMPLEXITY = {
     _DISTILLER: "1 / 1",
     _RECENCY: "1 / L",
@@ -159,6 +159,7 @@ COMPLEXITY = {
     _GREEDY: "P L / L²",
     "leave_one_out": "L / L",
     "shapley": "R L / R L",
+    "integrated_gradient": "G / G + L",
     "backward_elimination": "L² / L²",
     "refine": "L² / L²",
     "exact_search": "C(L, P) / 2^L",
@@ -170,6 +171,7 @@ SHORT = {
     _RANDOM: "random",
     "leave_one_out": "leave-one-out",
     "shapley": "Shapley",
+    "integrated_gradient": "integrated gradient",
     "backward_elimination": "backward",
     "refine": "greedy, refined",
     "exact_search": "exact",
@@ -347,8 +349,9 @@ def cost_tables(rows: Rows) -> list[Table]:
             complexity,
             "An evaluation is one likelihood of one window given one mask. Counted are all that were made: the full "
             "history's, one for every mask tried or two where H_d is asked for too, and those of the values reported. "
-            "L is the history's length, P the size given, M = 4 random masks, R = 16 permutations. The paper writes "
-            "O(P²) for greedy search on EHED; P rounds over up to L events are O(P L).",
+            "L is the history's length, P the size given, M = 4 random masks, R = 16 permutations, G gradients "
+            "(forward and backward). The paper writes O(P²) for greedy search on EHED; P rounds over up to L events "
+            "are O(P L).",
         ),
         Table(
             "Time per window as a multiple of the distiller's, EHED / EMHD",
