@@ -12,7 +12,9 @@ from safetensors.torch import load_file, save_file
 from scipy import stats
 from transformers import AutoConfig, AutoModel
 
+from ehd_hf.mtpp import lognormmix
 from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
+from ehd_hf.mtpp.lognormmix import LogNormMixConfig, LogNormMixModel
 from ehd_hf.synthetic import simulated_splits
 from ehd_hf.windows import make_crops
 from helpers import AdditiveMTPP, PoissonMTPP, log_grid, random_events, slow_batch_log_prob, slow_log_prob, wild
@@ -28,6 +30,14 @@ def tiny_fullynn(mark_mode="per_mark", num_marks=C, seed=0):
     return FullyNNModel(config)
 
 
+def tiny_lognormmix(mark_mode="history", num_components=4, seed=0):
+    torch.manual_seed(seed)
+    config = LogNormMixConfig(
+        num_marks=C, mark_mode=mark_mode, embedding_size=5, hidden_size=8, num_components=num_components
+    )
+    return LogNormMixModel(config)
+
+
 def additive():
     weight = torch.linspace(0, 0.6, C * C, dtype=torch.float64).view(C, C).flip(0)
     return AdditiveMTPP([0.05, 0.1, 0.15, 0.2, 0.25, 0.3], weight).double().eval()
@@ -39,10 +49,15 @@ BACKBONES = {
     "additive": additive,
     "fullynn-per_mark": lambda: wild(tiny_fullynn("per_mark")),
     "fullynn-shared": lambda: wild(tiny_fullynn("shared")),
+    # Wilder ones, with sharper peaks, need finer grids than the suite's; they are tested at the end of the file.
+    "lognormmix-history": lambda: wild(tiny_lognormmix("history")),
+    "lognormmix-interval": lambda: wild(tiny_lognormmix("interval")),
 }
 AT_INIT = {
     "fullynn-per_mark-init": lambda: tiny_fullynn("per_mark").double().eval(),
     "fullynn-shared-init": lambda: tiny_fullynn("shared").double().eval(),
+    "lognormmix-history-init": lambda: tiny_lognormmix("history").double().eval(),
+    "lognormmix-interval-init": lambda: tiny_lognormmix("interval").double().eval(),
 }
 PADDINGS = ["none", "end", "front", "anywhere"]
 
@@ -449,7 +464,7 @@ def test_intensity_and_compensator_on_the_clock_agree_with_the_event_scores(mode
 def test_compensator_on_the_clock_is_the_integral_of_the_intensity(model, generator):
     times, marks, mask = random_events(2, 5, C, generator, "none")
     end = times[:, -1:] + 0.9
-    steps = torch.linspace(0, 1, 2001, dtype=torch.float64)[None]
+    steps = torch.linspace(0, 1, 20001, dtype=torch.float64)[None]
     clock = times[:, -1:] + (end - times[:, -1:]) * steps  # after the last event
     clock[:, 0] += 1e-12
     integral = torch.trapezoid(model.intensity(times, marks, mask, clock).sum(-1), clock, dim=1)
@@ -725,11 +740,9 @@ def test_a_new_model_hears_its_history(generator):
     assert rise[..., :-1].max() < 0.95 and slope.min() > 1e-3
 
 
-def test_time_scale_of_tied_events_alone_is_refused(model):
-    if not isinstance(model, FullyNNModel):
-        pytest.skip("the closed forms guard nothing")
+def test_time_scale_of_tied_events_alone_is_refused():
     with pytest.raises(ValueError, match="positive intervals"):
-        model.fit_time_scale(torch.zeros(5))
+        tiny_fullynn().fit_time_scale(torch.zeros(5))
 
 
 def test_likelihood_cost_carries_no_mark_axis_in_the_middle():
@@ -787,3 +800,137 @@ def test_slow_reference_itself_by_hand():
     scores = slow_log_prob(model, times[0], marks[0], [False, True, True])
     expected = [math.log(1) - 3 * 0.5, math.log(2) - 3 * 1.0, math.log(6) - 8 * 2]
     torch.testing.assert_close(scores.tolist(), expected)
+
+
+# LogNormMix
+
+
+def one_lognormal(mean, scale, mean_interval=1.0):
+    """One component whatever the history: log tau ~ N(mean, scale^2), but for the shift and the tail rate."""
+    model = tiny_lognormmix(num_components=1).double().eval()
+    model.mean_interval.fill_(mean_interval)
+    with torch.no_grad():
+        model.mixture.weight.zero_()
+        model.mixture.bias.copy_(torch.tensor([0.0, mean - math.log(mean_interval), math.log(scale)]))
+    return model
+
+
+@pytest.mark.parametrize("mean, scale, mean_interval", [(0.0, 1.0, 1.0), (0.7, 0.4, 1.0), (2.0, 0.9, 30.0)])
+def test_one_component_is_the_shifted_log_normal_of_scipy(mean, scale, mean_interval):
+    model = one_lognormal(mean, scale, mean_interval)
+    exact = stats.lognorm(s=scale, scale=math.exp(mean), loc=-lognormmix._SHIFT * mean_interval)
+    taus = torch.cat([torch.zeros(1, dtype=torch.float64), log_grid(1e-3, 1e3, 61)[0]])
+    states = torch.zeros(len(taus), 8, dtype=torch.float64)
+    log_total, log_observed, compensator = model.score_intervals(states, taus, torch.arange(len(taus)) % C)
+    rate = lognormmix._TAIL_RATE / mean_interval
+    survival, density = exact.sf(taus) / exact.sf(0), exact.pdf(taus) / exact.sf(0)
+    torch.testing.assert_close(compensator.detach().numpy(), -np.log(survival) + rate * taus.numpy())
+    torch.testing.assert_close((1 - torch.exp(rate * taus - compensator)).detach().numpy(), 1 - survival)
+    torch.testing.assert_close(log_total.exp().detach().numpy(), density / survival + rate)
+    marks = model.mark_logits.bias.log_softmax(0)[torch.arange(len(taus)) % C]
+    torch.testing.assert_close(log_observed - log_total, marks)
+
+
+def test_mixture_survival_is_one_minus_the_weighted_distribution_functions(generator):
+    model = wild(tiny_lognormmix(num_components=3))
+    model.fit_time_scale(5 * torch.rand(50, generator=generator, dtype=torch.float64) ** 2)
+    state = some_states(model, generator)[-1].detach()
+    weights, means, scales = model.mixture(state).detach().view(3, 3)
+    weights, scales = weights.softmax(0).numpy(), scales.clamp(*lognormmix._LOG_SCALE_RANGE).exp().numpy()
+    mean_interval, log_mean, log_std = (x.item() for x in (model.mean_interval, model.log_mean, model.log_std))
+
+    def cdf(tau):
+        logs = math.log(tau / mean_interval + lognormmix._SHIFT)
+        return weights @ stats.norm.cdf(((logs - log_mean) / log_std - means.numpy()) / scales)
+
+    for tau in (1e-4, 0.03, 0.5, 2.0, 11.0):
+        survival = math.exp(-model.total_compensator(state, torch.tensor(tau, dtype=torch.float64)).item())
+        expected = (1 - cdf(tau)) / (1 - cdf(0.0)) * math.exp(-lognormmix._TAIL_RATE * tau / mean_interval)
+        assert survival == pytest.approx(expected, rel=1e-9)
+
+
+def test_wild_mixture_intensity_integrates_to_its_compensator(generator):
+    model = wild(tiny_lognormmix())
+    states = some_states(model, generator).detach()
+    taus, weights = log_grid(1e-9, 50.0, 20001)
+    intensities = model.mark_intensities(states[:, None].expand(-1, len(taus), -1), taus.expand(5, -1)).sum(-1)
+    end = torch.full((5,), 50.0, dtype=torch.float64)
+    torch.testing.assert_close((intensities * weights).sum(1), model.total_compensator(states, end), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mean_interval", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("mark_mode", ["history", "interval"])
+def test_any_silence_has_a_finite_score_and_gradient(dtype, mean_interval, mark_mode, generator):
+    silences = torch.tensor([0.0, 1e-12, 1e-6, 1.0, 1e3, 1e6, 1e9, 1e12], dtype=dtype)
+    for scale in (0.0, 1.0, 3.0):
+        model = wild(tiny_lognormmix(mark_mode), scale).to(dtype)
+        model.mean_interval.fill_(mean_interval)
+        states = (2 * torch.rand(8, 8, generator=generator, dtype=torch.float64) - 1).to(dtype)
+        taus = (silences * mean_interval).requires_grad_()
+        log_total, log_observed, compensator = model.score_intervals(states, taus, torch.arange(8) % C)
+        (log_observed - compensator).sum().backward()
+        assert all(x.isfinite().all() for x in (log_total, log_observed, compensator, taus.grad))
+        assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+        assert compensator[0] == 0 and compensator[-1] >= lognormmix._TAIL_RATE * 0.99e12
+
+
+@pytest.mark.parametrize("mark_mode", ["history", "interval"])
+def test_mixture_scores_in_float32_agree_with_float64(mark_mode, generator):
+    model = wild(tiny_lognormmix(mark_mode), scale=0.5)
+    times, marks, mask = random_events(3, 40, C, generator, "none")
+    exact = model.event_log_prob(times, marks, mask).log_prob
+    single = model.float().event_log_prob(times.float(), marks, mask).log_prob
+    assert single.dtype == torch.float32
+    apart = torch.nn.functional.pad(times, (1, 0)).diff() > 1e-3  # closer ones are a matter of the clock's rounding
+    torch.testing.assert_close(single.double()[apart], exact[apart], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("mark_mode", ["history", "interval"])
+def test_saved_and_loaded_mixture_is_the_same_to_the_bit(mark_mode, tmp_path, generator):
+    model = tiny_lognormmix(mark_mode).eval()
+    model.fit_time_scale(torch.rand(50, generator=generator) * 1e-3)
+    model.save_pretrained(tmp_path)
+    stored = set(load_file(tmp_path / "model.safetensors"))
+    assert {"time_scales", "mean_interval", "log_mean", "log_std"} <= stored
+    loaded = AutoModel.from_pretrained(tmp_path)
+    assert isinstance(loaded, LogNormMixModel) and isinstance(AutoConfig.from_pretrained(tmp_path), LogNormMixConfig)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, loaded.state_dict()[name]), name
+    times, marks, mask = random_events(3, 7, C, generator, dtype=torch.float32)
+    scores = [each.event_log_prob(times, marks, mask).log_prob for each in (model, loaded)]
+    assert torch.equal(*scores)
+    half = LogNormMixModel.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert half.mixture.weight.dtype == torch.bfloat16
+    assert all(
+        torch.equal(getattr(half, name), getattr(model, name)) for name in stored & dict(half.named_buffers()).keys()
+    )
+
+
+def test_marks_of_the_mixture_hear_the_interval_in_interval_mode_alone(generator):
+    for mark_mode, heard in (("history", False), ("interval", True)):
+        model = wild(tiny_lognormmix(mark_mode))
+        states = some_states(model, generator)
+        rates = [model.mark_intensities(states, torch.full((5,), tau, dtype=torch.float64)) for tau in (0.01, 2.0)]
+        short, long = (rate / rate.sum(-1, keepdim=True) for rate in rates)
+        assert ((short - long).abs().amax() > 0.01) == heard
+
+
+def test_mixture_measures_time_by_the_positive_intervals():
+    model = tiny_lognormmix()
+    model.fit_time_scale(torch.tensor([0.0, 2.0, 8.0]))
+    assert model.mean_interval.item() == 5.0
+    assert model.log_mean.item() == pytest.approx(math.log(4 / 5), abs=1e-4)
+    assert model.log_std.item() == pytest.approx(math.log(2), abs=1e-4)
+    model.fit_time_scale(torch.full((3,), 7.0))  # a metronome
+    assert model.log_std.item() > 0
+    with pytest.raises(ValueError, match="positive intervals"):
+        model.fit_time_scale(torch.zeros(5))
+
+
+@pytest.mark.parametrize("name", ["embedding_size", "hidden_size", "num_components"])
+def test_a_mixture_of_nothing_is_refused(name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1; got 0"):
+        LogNormMixConfig(**{name: 0})
+    with pytest.raises(ValueError, match="unknown num_layers"):
+        LogNormMixConfig(num_layers=2)
