@@ -156,7 +156,7 @@ def length_plot(distributions: Mapping[str, Sequence[float]], title: str | None 
         cumulative.set(ylabel="cumulative share of windows", ylim=(0, 1.02))
         for axes in (density, cumulative):
             axes.set(xlabel="distilled events, $|H_d|$")
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
         if len(distributions) > 1:
             figure.legend(loc="outside lower center", ncols=4)
         if title:
