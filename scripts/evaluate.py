@@ -34,7 +34,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--solvers", nargs="+", default=[], metavar="NAME", help="beside the distiller and recency (ehed, emhd)")
     add("--pair", metavar="K-L", help="windows: also score their futures (mtpp); not the model's own")
     add("--split", default="test", help="default test; test_sampled is 5,000 windows of it")
-    add("--limit", type=int, help="fixed-seed subset of so many of these windows (not mtpp)")
+    add("--limit", type=int, help="fixed-seed subset of so many windows (case_study: of whole sequences)")
     add("--conditioning", choices=("paper", "survival"), help="not the distiller's own")
     add("--seed", type=int, default=0, help="of the solvers' randomness (default 0)")
     add(
@@ -130,7 +130,9 @@ def window_rows(arguments: argparse.Namespace, done: dict[tuple[Any, ...], Any])
         known = distiller.config.mtpp_config.id2label
         events = {split: renumber_marks(sequences, known) for split, sequences in splits.items()}
         windows = load_windows(events, pair, split=arguments.split)
-        windows = windows.sample(arguments.limit) if arguments.limit else windows
+        if arguments.limit:  # a case study looks at neighbouring windows
+            alone = arguments.tasks == ["case_study"]
+            windows = windows.sample_sequences(arguments.limit) if alone else windows.sample(arguments.limit)
         for row in evaluate_windows(
             distiller,
             windows,

@@ -44,7 +44,7 @@ def test_distilled_and_left_share_the_history_between_them():
     assert [event.position for event in explanation.distilled] == [0, 3]
     assert [event.position for event in explanation.left] == [1, 2, 4]
     assert explanation.distilled[1] == Event(3, 3.75, "ticket", 0.4)
-    assert [event.probability for event in explanation.future] == [None, None, None]
+    assert [event.score for event in explanation.future] == [None, None, None]
     assert sorted(explanation.distilled + explanation.left) == list(explanation.history)
 
 
@@ -155,12 +155,12 @@ def test_extreme_drops_still_read_as_text(dppl_left, dppl_distilled):
 
 def test_the_table_has_a_row_per_event_with_its_role():
     frame = make().to_frame()
-    assert list(frame.columns) == ["position", "time", "mark", "role", "probability"]
+    assert list(frame.columns) == ["position", "time", "mark", "role", "score"]
     assert frame["role"].tolist() == ["distilled", "left", "left", "distilled", "left"] + ["future"] * 3
     assert frame["position"].tolist() == list(range(8)) and frame["mark"].tolist() == list(MARKS * 2)
     assert frame["time"].tolist() == [1.25 * i for i in range(8)]
-    assert frame["probability"].dtype == np.float64
-    assert frame["probability"][:5].tolist() == [0.1, 0.2, 0.3, 0.4, 0.5] and frame["probability"][5:].isna().all()
+    assert frame["score"].dtype == np.float64
+    assert frame["score"][:5].tolist() == [0.1, 0.2, 0.3, 0.4, 0.5] and frame["score"][5:].isna().all()
 
 
 def test_the_table_holds_moments_as_moments():
@@ -183,8 +183,8 @@ def test_the_dictionary_survives_a_round_trip_through_json(moments, seq_id):
         "constraint_met", "is_most_recent", "time_unit",
     ]  # fmt: skip
     time = "2026-03-01T11:45:00.000000000" if moments else 3.75
-    assert plain["distilled"][1] == {"position": 3, "time": time, "mark": "ticket", "probability": 0.4}
-    assert plain["future"][0]["probability"] is None and plain["seq_id"] == seq_id
+    assert plain["distilled"][1] == {"position": 3, "time": time, "mark": "ticket", "score": 0.4}
+    assert plain["future"][0]["score"] is None and plain["seq_id"] == seq_id
     assert (plain["ds"], plain["constraint_met"], plain["is_most_recent"]) == (1.75, True, False)
 
 

@@ -74,7 +74,7 @@ def close(one, two, tolerance=1e-5):
     for name in ("history", "future"):
         events, others = getattr(one, name), getattr(two, name)
         assert [(e.position, e.time, e.mark) for e in events] == [(e.position, e.time, e.mark) for e in others]
-    chances = [[event.probability for event in answer.history] for answer in (one, two)]
+    chances = [[event.score for event in answer.history] for answer in (one, two)]
     assert chances[0] == pytest.approx(chances[1], abs=tolerance)
     assert one.dppl_left == pytest.approx(two.dppl_left, abs=tolerance)
     assert one.dppl_distilled == pytest.approx(two.dppl_distilled, abs=tolerance)
@@ -91,7 +91,7 @@ def test_an_explanation_says_what_the_model_says(explainer):
     distill_mask, probability = explainer.model.distill(times, marks, mask, FUTURE)
     assert 0 < distill_mask.sum() < HISTORY  # else this shows little
     assert answer.distill_mask == tuple(distill_mask[0].tolist())
-    assert [event.probability for event in answer.history] == pytest.approx(probability[0].tolist(), abs=1e-6)
+    assert [event.score for event in answer.history] == pytest.approx(probability[0].tolist(), abs=1e-6)
     left, distilled = (
         dppl(explainer.model.mtpp, times, marks, mask, FUTURE, keep.float()).item()
         for keep in (~distill_mask, distill_mask)
@@ -466,7 +466,7 @@ def check_rows(rows, answers):
     assert len(rows) == len(answers)
     for row, answer in zip(rows, answers, strict=True):
         assert tuple(row["distilled"]) == answer.distill_mask
-        assert row["probability"] == pytest.approx([event.probability for event in answer.history], abs=1e-5)
+        assert row["score"] == pytest.approx([event.score for event in answer.history], abs=1e-5)
         assert row["dppl_left"] == pytest.approx(answer.dppl_left, abs=1e-5)
         assert row["dppl_distilled"] == pytest.approx(answer.dppl_distilled, abs=1e-5)
         assert row["constraint_met"] == answer.constraint_met
@@ -486,7 +486,7 @@ def test_exported_windows_are_explained_row_by_row_in_order(explainer, exported)
     left = dppl(explainer.model.mtpp, *window, ~distill_mask)
     assert explained["distilled"][:] == distill_mask.tolist() and len(store) == len(explained) == 1 + 3 + 6
     assert explained["dppl_left"][:] == pytest.approx(left.tolist(), abs=1e-5)
-    assert np.array(explained["probability"][:]) == pytest.approx(probability.numpy(), abs=1e-5)
+    assert np.array(explained["score"][:]) == pytest.approx(probability.numpy(), abs=1e-5)
     assert explained["constraint_met"][:] == (left < math.log(0.5)).tolist()
 
 
@@ -501,7 +501,7 @@ def test_a_formatted_dataset_is_explained_as_well(explainer, exported, kind):
 def test_another_model_is_not_answered_from_the_cache_of_the_first(explainer, exported):
     dataset = exported[1](f"{FUTURE}-{HISTORY}")
     first, other, again = (
-        EHDDistiller(model).explain_dataset(dataset)["probability"][:]
+        EHDDistiller(model).explain_dataset(dataset)["score"][:]
         for model in (explainer.model, small_distiller(seed=1), explainer.model)
     )
     assert first == again != other
@@ -589,7 +589,7 @@ def test_an_unknown_name_is_answered_with_the_bundled_ones(bundled, name):
 
 def test_an_mtpps_checkpoint_is_no_distiller(bundled):
     small_distiller().mtpp.save_pretrained(bundled / "mtpp")
-    with pytest.raises(ValueError, match="'mtpp' holds a FullyNNModel, not a distiller. Train one"):
+    with pytest.raises(ValueError, match="'mtpp' holds a FullyNNModel, not a distiller. Explain with it by EHDDistiller.from_mtpp"):
         EHDDistiller.from_pretrained("mtpp")
 
 

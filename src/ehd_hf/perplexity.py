@@ -7,7 +7,7 @@ the history are kept; leading axes, such as S mask samples, are carried through.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -122,6 +122,78 @@ def dppl(
     return full - log_perplexity(
         mtpp, times, marks, mask, num_future, keep, conditioning=conditioning, rebuilder=rebuilder
     )
+
+
+class DpplParts(NamedTuple):
+    """dppl (eq. 4) split into what the future's times and what its marks lose: `time` + `mark` = dppl, (..., B)."""
+
+    time: Tensor
+    mark: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """dppl itself."""
+        return self.time + self.mark
+
+
+def dppl_parts(
+    mtpp: MTPPModel,
+    times: Tensor,
+    marks: Tensor,
+    mask: Tensor,
+    num_future: int,
+    keep: Tensor,
+    *,
+    conditioning: Conditioning = "paper",
+    rebuilder: Rebuilder = "gate",
+) -> DpplParts:
+    """Perplexity drop (eq. 4) of the future's times and of its marks given them: log p = log p(time) + log p(mark)."""
+    num_scored = mask[:, times.shape[1] - num_future :].sum(-1)
+    window = (mtpp, times, marks, mask, num_future)
+    full = future_log_prob(*window, conditioning=conditioning)
+    kept = future_log_prob(*window, keep, conditioning=conditioning, rebuilder=rebuilder)
+    drops = ((kept[name] - full[name]).sum(-1) / num_scored for name in ("time_log_prob", "mark_log_prob"))
+    return DpplParts(*drops)
+
+
+@torch.no_grad()
+def log_perplexity_of_masks(
+    mtpp: MTPPModel,
+    times: Tensor,
+    marks: Tensor,
+    mask: Tensor,
+    num_future: int,
+    keep_mask: Tensor,
+    windows: Tensor,
+    *,
+    conditioning: Conditioning = "paper",
+    max_rows: int = 512,
+) -> Tensor:
+    """log ppl(x_o | kept history) (eq. 5) of many masks per window: (R,).
+
+    In pieces of rows that keep about equally many events, so that rebuilt sequences are short and memory is bounded.
+
+    Args:
+        keep_mask: (R, L) bool.
+        windows: (R,), which of the B windows each mask belongs to.
+        max_rows: how many rebuilt windows to hold at a time.
+    """
+    values = times.new_empty(len(windows))
+    order = torch.argsort(keep_mask.sum(1), stable=True)
+    for start in range(0, len(order), max_rows):
+        rows = order[start : start + max_rows]
+        chosen = windows[rows]
+        values[rows] = log_perplexity(
+            mtpp,
+            times[chosen],
+            marks[chosen],
+            mask[chosen],
+            num_future,
+            keep_mask[rows],
+            conditioning=conditioning,
+            rebuilder="compact",
+        )
+    return values
 
 
 def keep_gradient(

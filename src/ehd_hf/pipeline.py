@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -16,10 +18,27 @@ from tqdm.auto import tqdm
 from transformers import AutoModel
 
 from . import distillers
+from . import mtpp as backbones
 from .distillers.base import DistillerModel
+from .distillers.ehd import EHDDistillerModel
 from .events import EventSequences, load_events, unit_in_nanoseconds
-from .explanation import Event, Explanation
-from .perplexity import dppl
+from .explanation import MARGIN, Event, Explanation, Status
+from .mtpp.base import MTPPModel
+from .perplexity import Conditioning, dppl_parts
+from .solvers.base import (
+    AtSize,
+    Explains,
+    Objective,
+    RankedBy,
+    Reaches,
+    Solver,
+    StopRule,
+    best_prefix,
+    get_solver,
+    prefix_curve,
+    ranks_of,
+)
+from .solvers.refine import Refine
 
 if TYPE_CHECKING:
     import datasets
@@ -28,6 +47,14 @@ CHECKPOINTS = Path(__file__).parent / "checkpoints"
 # Explaining a few hundred windows takes a blink; beyond that people want to see it move.
 _WINDOWS_WITHOUT_BAR = 300
 _EVENTS_PER_BATCH = 50_000
+# What an MTPP alone is asked with, if a question does not say.
+_SOLVER, _SHARE, _MAX_LENGTH = "integrated_gradient", 0.7, 4096
+_DATASET_COLUMNS = (
+    *("dppl_left", "dppl_distilled", "dppl_empty", "status", "certified", "one_minimal"),
+    *("constraint_met", "is_most_recent"),
+)
+
+Refinement = Literal["none", "prefix", "prune"]
 
 
 def list_pretrained() -> list[str]:
@@ -63,11 +90,40 @@ class _Window(NamedTuple):
     seq_id: Any
 
 
+class Question(NamedTuple):
+    """What is asked of H_d: one of epsilon, share and size, and perhaps a delta; and how far to go for it."""
+
+    epsilon: float | None
+    share: float | None
+    size: int | None
+    delta: float | None
+    refine: Refinement
+
+    def rule(self, num_events: Tensor) -> StopRule:
+        """The stop rule of windows with `num_events` (B,) in their history."""
+        if self.size is not None:
+            return AtSize(num_events.clamp(max=self.size))
+        return Explains(epsilon=self.epsilon, share=self.share, delta=self.delta, margin=MARGIN)
+
+
+class Answer(NamedTuple):
+    """What a search found in B windows: `distill_mask` and `scores` (B, L), `reached` (B,), and `curve` (B, L + 1) of
+    the order's prefixes if there is an order."""
+
+    distill_mask: Tensor
+    scores: Tensor
+    reached: Tensor
+    curve: Tensor | None
+
+
 class EHDDistiller:
     """Explains which past events are responsible for what just happened.
 
     Args:
-        model: a trained distiller; its MTPP is inside.
+        model: a trained distiller, its MTPP inside; or an MTPP alone, see `from_mtpp`.
+        solver: what orders or chooses the events, a solver or its name; by default the distiller's scores, and
+            integrated gradients for an MTPP alone.
+        future, epsilon, share, conditioning: what is asked if a question does not say; by default the distiller's own.
 
     Example:
 
@@ -78,8 +134,50 @@ class EHDDistiller:
     ```
     """
 
-    def __init__(self, model: DistillerModel) -> None:
+    def __init__(
+        self,
+        model: DistillerModel | MTPPModel,
+        *,
+        solver: Solver | str | None = None,
+        future: int | None = None,
+        epsilon: float | None = None,
+        share: float | None = None,
+        conditioning: Conditioning | None = None,
+    ) -> None:
         self.model = model.eval()
+        config: Any = model.config
+        self.future: int | None = getattr(config, "future", None) if future is None else future
+        self.max_length: int = getattr(config, "max_length", _MAX_LENGTH)
+        self.conditioning: Conditioning = conditioning or getattr(config, "conditioning", "survival")
+        if epsilon is None and share is None:
+            epsilon, share = getattr(config, "epsilon", None), getattr(config, "share", _SHARE)
+        Explains(epsilon=epsilon, share=share)  # refuses what cannot be asked
+        self.epsilon, self.share = epsilon, share
+        if isinstance(model, DistillerModel):
+            self.mtpp: MTPPModel = model.mtpp
+            own = RankedBy(score=self._distiller_scores, num_evaluations=model.num_evaluations)
+        else:
+            self.mtpp, own = model, None
+        # The paper's distiller has an answer of its own; what only orders events needs a certificate to have one.
+        self._own_refine: Refinement = "none" if solver is None and isinstance(model, EHDDistillerModel) else "prune"
+        self.solver = get_solver(solver) if isinstance(solver, str) else solver or own or get_solver(_SOLVER)
+
+    @classmethod
+    def from_mtpp(cls, mtpp: MTPPModel | str | PathLike[str], **options: Any) -> EHDDistiller:
+        """Explain with any trained point process (a model or the folder of one), no distiller needed: by gradients of
+        its likelihood through the gates of the history, in rounds (see `solvers.integrated_gradient`).
+
+        `options` as in `EHDDistiller`; by default survival conditioning and share 0.7.
+        """
+        if not isinstance(mtpp, MTPPModel):
+            assert backbones  # importing it registers every backbone with AutoModel
+            mtpp = AutoModel.from_pretrained(mtpp)
+        if not isinstance(mtpp, MTPPModel):
+            raise ValueError(
+                f"from_mtpp needs a marked temporal point process; got {type(mtpp).__name__}. A distiller opens with "
+                "from_pretrained."
+            )
+        return cls(mtpp, **options)
 
     @classmethod
     def from_pretrained(cls, name_or_path: str | PathLike[str], **kwargs: Any) -> EHDDistiller:
@@ -95,22 +193,30 @@ class EHDDistiller:
             ) from error
         if not isinstance(model, DistillerModel):
             raise ValueError(
-                f"{str(name_or_path)!r} holds a {type(model).__name__}, not a distiller. Train one on it with "
-                "scripts/train.py (task: distiller), or name a distiller's checkpoint."
+                f"{str(name_or_path)!r} holds a {type(model).__name__}, not a distiller. Explain with it by "
+                "EHDDistiller.from_mtpp, train a distiller on it with scripts/train.py, or name one's checkpoint."
             )
         return cls(model)
 
     def save_pretrained(self, folder: str | PathLike[str]) -> None:
-        """Write the distiller and its MTPP to one folder."""
+        """Write the model to a folder: the distiller with its MTPP, or the MTPP alone."""
         self.model.save_pretrained(folder)
 
     def __repr__(self) -> str:
-        config = self.model.config
-        marks = config.mtpp_config.num_marks
+        target = f"epsilon {self.epsilon}" if self.epsilon is not None else f"share {self.share}"
+        trained = f", trained on {self.model.config.history} events -> {self.future}" if self._is_distiller else ""
         return (
-            f"EHDDistiller({type(self.model).__name__}, {marks} marks, trained on {config.history} events -> "
-            f"{config.future}, epsilon {config.epsilon}, {config.conditioning} conditioning)"
+            f"EHDDistiller({type(self.model).__name__}, {self.mtpp.config.num_marks} marks{trained}, {target}, "
+            f"{self.conditioning} conditioning)"
         )
+
+    @property
+    def _is_distiller(self) -> bool:
+        return isinstance(self.model, DistillerModel)
+
+    def _distiller_scores(self, objective: Objective) -> Tensor:
+        assert isinstance(self.model, DistillerModel)
+        return self.model.history_scores(objective.times, objective.marks, objective.mask, objective.num_future)
 
     # --- explaining
 
@@ -120,6 +226,11 @@ class EHDDistiller:
         *,
         future: Any = None,
         history: Any = None,
+        epsilon: float | None = None,
+        share: float | None = None,
+        size: int | None = None,
+        delta: float | None = None,
+        refine: Refinement | None = None,
         progress: bool | None = None,
     ) -> Explanation | list[Explanation]:
         """Which events of the history explain the future?
@@ -133,8 +244,17 @@ class EHDDistiller:
             future: number of last events of `sequence` to explain (the model's own K if not given); or the future's
                 events, beside `history`.
             history: number of events before the future to look at (all if not given); or the history's events.
+            epsilon: ask for the smallest set without which each future event is less likely by this factor, on
+                average: dppl_left < log(epsilon); or
+            share: for one without which this share of what the whole history explains is lost; or
+            size: for so many events. By default what the model was trained for.
+            delta: ask also that the set alone predicts almost as well as the whole history: dppl_distilled >= -delta.
+            refine: "none" takes the distiller's own answer; "prefix" the smallest beginning of its order of events
+                that meets the target, found by evaluating them all; "prune" also drops events that can be spared. By
+                default "prune"; "none" for the paper's distiller if no target is given.
             progress: show a bar; by default only for more than a few hundred windows.
         """
+        question = self._question(epsilon, share, size, delta, refine)
         if sequence is None:
             if history is None or future is None or isinstance(history, int) or isinstance(future, int):
                 raise ValueError(
@@ -149,14 +269,25 @@ class EHDDistiller:
             before = events
             windows = [self._cut(events, index, future, history) for index in range(len(events))]
         source = history if sequence is None else sequence
-        answers = self._explain(windows, progress)
+        answers = self._explain(windows, question, progress)
         if len(answers) > 1 or _is_nested(source):
             return answers
         return answers[0] if _is_named(source, before) else replace(answers[0], seq_id=None)
 
-    def explain_dataset(self, dataset: datasets.Dataset, *, future: int | None = None) -> datasets.Dataset:
-        """The dataset with an explanation per row in new columns: `distilled` and `probability` (one entry per history
-        event), `dppl_left`, `dppl_distilled`, `constraint_met`, `is_most_recent`.
+    def explain_dataset(
+        self,
+        dataset: datasets.Dataset,
+        *,
+        future: int | None = None,
+        epsilon: float | None = None,
+        share: float | None = None,
+        size: int | None = None,
+        delta: float | None = None,
+        refine: Refinement | None = None,
+    ) -> datasets.Dataset:
+        """The dataset with an explanation per row in new columns: `distilled` and `score` (one entry per history
+        event), `dppl_left`, `dppl_distilled`, `dppl_empty`, `status`, `certified`, `one_minimal`, `constraint_met`,
+        `is_most_recent`. Options as in `explain`.
 
         Rows are windows as `export_windows` writes them (columns history_times, history_marks, future_times,
         future_marks), or sequences (times, marks) whose last `future` events are explained.
@@ -172,6 +303,7 @@ class EHDDistiller:
                 f"times and marks; got {', '.join(dataset.column_names)}. Rename its columns."
             )
 
+        question = self._question(epsilon, share, size, delta, refine)
         if "history_times" in columns and future is not None:
             raise ValueError(f"The rows say which events are the future; got future={future!r} too. Leave it out.")
         for name in ("marks", "history_marks", "future_marks"):
@@ -185,18 +317,16 @@ class EHDDistiller:
                 histories, futures = self._load(before, "history_times"), self._load(after, "future_times")
                 joined = (self._joined(histories, futures, index) for index in range(len(before)))
                 # Exported windows count from their clock's origin.
-                answers = self._explain([window._replace(origin=0.0) for window in joined], False)
+                answers = self._explain([window._replace(origin=0.0) for window in joined], question, False)
             else:
                 several = [dict(zip(columns, values, strict=True)) for values in zip(*lists, strict=True)]
                 events = self._load(several, "dataset")
-                answers = self._explain([self._cut(events, i, future, None) for i in range(len(events))], False)
+                cut = [self._cut(events, index, future, None) for index in range(len(events))]
+                answers = self._explain(cut, question, False)
             return {
                 "distilled": [list(answer.distill_mask) for answer in answers],
-                "probability": [[event.probability for event in answer.history] for answer in answers],
-                "dppl_left": [answer.dppl_left for answer in answers],
-                "dppl_distilled": [answer.dppl_distilled for answer in answers],
-                "constraint_met": [answer.constraint_met for answer in answers],
-                "is_most_recent": [answer.is_most_recent for answer in answers],
+                "score": [[event.score for event in answer.history] for answer in answers],
+                **{name: [getattr(answer, name) for answer in answers] for name in _DATASET_COLUMNS},
             }
 
         # Plain lists in, whatever format the dataset shows its rows in.
@@ -209,13 +339,13 @@ class EHDDistiller:
         """A dataset that names its marks must name them as the model does: their numbers say nothing otherwise."""
         feature = getattr(dataset, "features", {}).get(column)
         names = getattr(getattr(feature, "feature", feature), "names", None)
-        known = self.model.config.mtpp_config.id2label
+        known: Any = self.mtpp.config.id2label
         if names is not None and dict(enumerate(names)) != dict(known):
             raise ValueError(_other_vocabulary(dict(enumerate(names)), known))
 
     def _load(self, source: Any, role: str) -> EventSequences:
         """Events in the model's marks and unit of time."""
-        config = self.model.config.mtpp_config
+        config: Any = self.mtpp.config
         try:
             if isinstance(source, EventSequences):
                 if dict(source.id2label) != dict(config.id2label):
@@ -254,7 +384,9 @@ class EHDDistiller:
     def _cut(self, events: EventSequences, index: int, future: int | None, history: int | None) -> _Window:
         """The last events of a sequence, split into history and future."""
         name, (times, marks) = events.seq_ids[index], events[index]
-        num_future = self.model.config.future if future is None else future
+        num_future = self.future if future is None else future
+        if num_future is None:
+            raise ValueError("Say how many of the last events to explain: an MTPP alone does not know. Pass future=5.")
         if not _is_count(num_future):
             raise ValueError(f"future must be a number of events of at least 1; got {num_future!r}.")
         if history is not None and not _is_count(history):
@@ -298,63 +430,161 @@ class EHDDistiller:
 
     # --- from windows to answers
 
-    def _explain(self, windows: list[_Window], progress: bool | None) -> list[Explanation]:
-        longest = max(len(window.times) for window in windows)
-        if longest > self.model.config.max_length:
+    def _question(
+        self,
+        epsilon: float | None,
+        share: float | None,
+        size: int | None,
+        delta: float | None,
+        refine: Refinement | None,
+    ) -> Question:
+        given = [value for value in (epsilon, share, size) if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"Ask for one of epsilon, share and size; got {epsilon}, {share} and {size}.")
+        if refine is not None and refine not in get_args(Refinement):
+            raise ValueError(f"refine must be one of {', '.join(get_args(Refinement))}; got {refine!r}.")
+        if size is not None and not _is_count(size):
+            raise ValueError(f"size must be a number of events of at least 1; got {size!r}.")
+        if refine == "none" and (given or delta is not None):
             raise ValueError(
-                f"A window may have at most max_length = {self.model.config.max_length} events; got {longest}. "
+                'refine="none" takes the answer the distiller was trained for and cannot follow a target; got one. '
+                'Leave out epsilon, share, size and delta, or ask for refine="prefix" or "prune".'
+            )
+        if refine == "none" and not isinstance(self.model, DistillerModel):
+            raise ValueError('refine="none" needs a distiller; an MTPP alone answers with "prefix" or "prune".')
+        refine = refine or (self._own_refine if not given and delta is None else "prune")
+        if not given:
+            epsilon, share = self.epsilon, self.share
+        question = Question(epsilon, share, size, delta, refine)
+        question.rule(torch.tensor([1]))  # refuses what cannot be asked
+        return question
+
+    def _explain(self, windows: list[_Window], question: Question, progress: bool | None) -> list[Explanation]:
+        longest = max(len(window.times) for window in windows)
+        if longest > self.max_length:
+            raise ValueError(
+                f"A window may have at most max_length = {self.max_length} events; got {longest}. "
                 "Pass history=<number of events> to look at the most recent ones only."
             )
         answers: dict[int, Explanation] = {}
+        # Certificates are in double precision, whatever the search works in; the copy leaves the user's model alone.
+        double = copy.deepcopy(self.mtpp).double()
         show = len(windows) > _WINDOWS_WITHOUT_BAR if progress is None else progress
         with tqdm(total=len(windows), desc="explaining", unit="window", disable=not show) as bar:
             for indices in _batches_of_like_length(windows):
                 batch = [windows[index] for index in indices]
-                answers.update(zip(indices, self._explain_batch(batch), strict=True))
+                answers.update(zip(indices, self._explain_batch(batch, question, double), strict=True))
                 bar.update(len(indices))
         return [answers[index] for index in range(len(windows))]
 
     @torch.no_grad()
-    def _explain_batch(self, windows: list[_Window]) -> list[Explanation]:
-        times, marks, mask, num_future = _tensors(windows, self.model.device)
-        times = times.to(self.model.dtype)
-        distill_mask, probability = self.model.distill(times, marks, mask, num_future)
+    def _explain_batch(self, windows: list[_Window], question: Question, double: MTPPModel) -> list[Explanation]:
+        times, marks, mask, num_future = _tensors(windows, self.mtpp.device)
         history = mask[:, : times.shape[1] - num_future]
-        pair = torch.stack([history & ~distill_mask, distill_mask]).to(times.dtype)
-        config = self.model.config
-        dppl_left, dppl_distilled = dppl(
-            self.model.mtpp,
-            times,
-            marks,
-            mask,
-            num_future,
-            pair,
-            conditioning=config.conditioning,
-            rebuilder="compact",
-        ).tolist()
+        answer = self._search(self.mtpp, times.to(self.mtpp.dtype), marks, mask, num_future, question)
+        values = self._measure(double, times, marks, mask, num_future, answer.distill_mask)
+        wrong = answer.reached & ~_within(values, question, answer.distill_mask)
+        if wrong.any() and question.refine != "none":
+            # Rounding decided: times far from their origin, or a value at the limit. Search again, precisely.
+            doubtful = (times[wrong], marks[wrong], mask[wrong], num_future)
+            again = self._search(double, *doubtful, question)
+            for old, new in zip(answer, again, strict=True):
+                if old is not None and new is not None:
+                    old[wrong] = new.to(old.dtype)
+            for name, value in self._measure(double, *doubtful, again.distill_mask).items():
+                values[name][wrong] = value
+        met = _within(values, question, answer.distill_mask).tolist()
+        minimal = question.refine == "prune" and question.size is None
+        config: Any = self.mtpp.config
+        rows = {name: value.tolist() for name, value in values.items()}
         answers = []
         for row, window in enumerate(windows):
             where = history[row]
             labels = [config.id2label[mark] for mark in window.marks.tolist()]
-            chance = probability[row, where].tolist()
-            chosen = tuple(distill_mask[row, where].tolist())
+            scores = answer.scores[row, where].tolist()
             events = [Event(*known) for known in zip(range(len(labels)), window.shown_times, labels, strict=True)]
             split = len(events) - window.num_future
-            past = tuple(event._replace(probability=p) for event, p in zip(events[:split], chance, strict=True))
+            past = tuple(event._replace(score=score) for event, score in zip(events[:split], scores, strict=True))
+            curve = None if answer.curve is None else tuple(answer.curve[row, : split + 1].tolist())
+            nothing = rows["dppl_empty"][row] >= 0 and (question.share is not None or not met[row])
+            failed: Status = "explains_nothing" if nothing else "infeasible"
             answers.append(
                 Explanation(
                     history=past,
                     future=tuple(events[split:]),
-                    distill_mask=chosen,
-                    dppl_left=dppl_left[row],
-                    dppl_distilled=dppl_distilled[row],
-                    epsilon=config.epsilon,
-                    conditioning=config.conditioning,
+                    distill_mask=tuple(answer.distill_mask[row, where].tolist()),
+                    **{name: value[row] for name, value in rows.items()},
+                    epsilon=question.epsilon,
+                    share=question.share,
+                    size=None if question.size is None else min(question.size, split),
+                    delta=question.delta,
+                    status="explained" if met[row] and not nothing else failed,
+                    one_minimal=True if minimal and met[row] and not nothing else None,
+                    curve=curve,
+                    conditioning=self.conditioning,
                     seq_id=window.seq_id,
-                    time_unit=config.mtpp_config.time_unit,
+                    time_unit=config.time_unit,
                 )
             )
         return answers
+
+    def _search(
+        self, mtpp: MTPPModel, times: Tensor, marks: Tensor, mask: Tensor, num_future: int, question: Question
+    ) -> Answer:
+        """Rank, evaluate the prefixes, take the smallest that meets the target, prune; as far as `refine` says."""
+        if question.refine == "none":
+            assert isinstance(self.model, DistillerModel)
+            chosen, shown = self.model.distill(times.to(self.model.dtype), marks, mask, num_future)
+            return Answer(chosen, shown, torch.ones_like(chosen[:, 0]), None)
+        objective = Objective(mtpp, times, marks, mask, num_future, conditioning=self.conditioning)
+        history = objective.history
+        rule = question.rule(history.sum(1)).bind(objective)
+        generator = torch.Generator(device=times.device).manual_seed(0)
+        if not self.solver.orders:
+            result = self.solver.solve(objective, rule, generator=generator)
+            return Answer(result.distill_mask, result.distill_mask.to(times.dtype), result.reached, None)
+        scores = self.solver.rank(objective, generator)
+        ranks = ranks_of(scores, history)
+        curve = prefix_curve(objective, ranks)
+        found = best_prefix(objective, rule, ranks, curve)
+        explains = curve[:, -1] < 0 if question.share is not None else torch.ones_like(found.reached)
+        open_windows = (found.reached & explains).nonzero()[:, 0]
+        if question.refine == "prune" and isinstance(rule, Reaches) and len(open_windows):
+            prune = Refine(start=found.distill_mask, max_swaps=0)
+            pruned = prune.search(objective, rule, generator)
+            found.distill_mask[open_windows] = pruned.distill_mask[open_windows]
+        # Where the target is out of reach, the best there is: the prefix that lowers dppl most.
+        lowest = (ranks < curve.argmin(1)[:, None]) & history
+        chosen = torch.where((found.reached & explains)[:, None], found.distill_mask, lowest)
+        return Answer(chosen, scores, found.reached & explains, curve)
+
+    def _measure(
+        self, mtpp: MTPPModel, times: Tensor, marks: Tensor, mask: Tensor, num_future: int, distill_mask: Tensor
+    ) -> dict[str, Tensor]:
+        """The values of an explanation, (B,) each: of what is left, of what is distilled, and of nothing."""
+        history = mask[:, : times.shape[1] - num_future]
+        sets = torch.stack([history & ~distill_mask, distill_mask, torch.zeros_like(history)]).to(times.dtype)
+        window = (times.to(mtpp.dtype), marks, mask, num_future)
+        drops = dppl_parts(mtpp, *window, sets, conditioning=self.conditioning, rebuilder="compact")
+        left, distilled, empty = drops.total
+        return {
+            "dppl_left": left,
+            "dppl_distilled": distilled,
+            "dppl_empty": empty,
+            "dppl_left_time": drops.time[0],
+            "dppl_left_mark": drops.mark[0],
+        }
+
+
+def _within(values: dict[str, Tensor], question: Question, distill_mask: Tensor) -> Tensor:
+    """Whether the target is met by these values, (B,)."""
+    left = values["dppl_left"]
+    met = torch.ones_like(left, dtype=torch.bool)
+    if question.epsilon is not None:
+        met = left < math.log(question.epsilon)
+    elif question.share is not None:
+        met = left <= question.share * values["dppl_empty"]
+    return met if question.delta is None else met & (values["dppl_distilled"] >= -question.delta)
 
 
 def _other_vocabulary(got: Any, expected: Any) -> str:

@@ -1,8 +1,8 @@
 # No `from __future__ import annotations` here: it would disable the type checks of the config fields.
 """The contract every distiller keeps: a frozen MTPP inside, a score per history event outside.
 
-A distiller reads a window (history and future) and gives two logits per history event: keep it, or distil it. The MTPP
-it explains is part of it, frozen: one checkpoint holds both, and the MTPP can be loaded out of it by itself.
+A distiller reads a window (history and future) and scores each history event: the highest are distilled first. The
+MTPP it explains is part of it, frozen: one checkpoint holds both, and the MTPP can be loaded out of it by itself.
 
 Shapes: B windows, S mask samples, L history, K future, T = L + K.
 """
@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 import torch
 from huggingface_hub.dataclasses import strict
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.configuration_utils import SubConfigSpec
 from transformers.utils import ModelOutput
@@ -30,7 +30,8 @@ class DistillerConfig(StrictConfig):
     Args:
         mtpp_config: config of the MTPP inside.
         history, future: L and K of the windows it was trained on. Other lengths are accepted too.
-        epsilon: the future must become this much less likely, dppl_left < log(epsilon), in (0, 1).
+        epsilon: the future must become this much less likely, dppl_left < log(epsilon), in (0, 1); or
+        share: it must lose this share of what the whole history explains, dppl_left <= share * dppl(empty history).
         conditioning: "paper" or "survival", see `perplexity.future_log_prob`.
         max_length: longest window accepted, in events.
     """
@@ -40,13 +41,20 @@ class DistillerConfig(StrictConfig):
     mtpp_config: Any = None  # a dict or a config; always a config once constructed
     history: int = 40
     future: int = 15
-    epsilon: float | int = 0.5
+    epsilon: float | int | None = 0.5
+    share: float | int | None = None
     conditioning: Literal["paper", "survival"] = "paper"
     max_length: int = 4096
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if not 0 < self.epsilon < 1:
+        if (self.epsilon is None) == (self.share is None):
+            raise ValueError(
+                f"A distiller has one target, epsilon or share; got {self.epsilon} and {self.share}. Set one to null."
+            )
+        if self.epsilon is not None and not 0 < self.epsilon < 1:
             raise ValueError(f"epsilon must lie in (0, 1); got {self.epsilon}. The paper uses 0.5.")
+        if self.share is not None and not 0 < self.share <= 1:
+            raise ValueError(f"share must lie in (0, 1]; got {self.share}. 0.7 is a good start.")
         for name in ("history", "future", "max_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
@@ -68,7 +76,7 @@ class DistillerOutput(ModelOutput):
 
 
 class DistillerModel(PreTrainedModel):
-    """A distiller around a frozen MTPP. Subclasses give `history_logits` and `forward`.
+    """A distiller around a frozen MTPP. Subclasses give `history_scores`, `distill` and `forward`.
 
     Attribute names must differ from those of every backbone: loading a backbone out of a distiller's checkpoint would
     silently take the outer weights of the same name.
@@ -85,9 +93,22 @@ class DistillerModel(PreTrainedModel):
         self.mtpp = AutoModel.from_config(config.mtpp_config)
         self._freeze()
 
-    def history_logits(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> Tensor:
-        """Logits (B, L, 2) of keeping (0) and distilling (1) each history event."""
-        raise TypeError(f"{type(self).__name__} must define history_logits")
+    def history_scores(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> Tensor:
+        """Scores (B, L) of the history events: the highest are distilled first."""
+        raise TypeError(f"{type(self).__name__} must define history_scores")
+
+    def distill(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> tuple[Tensor, Tensor]:
+        """The distiller's own answer: `distill_mask` (B, L), and what to show beside each event (B, L)."""
+        raise TypeError(f"{type(self).__name__} must define distill")
+
+    @property
+    def num_evaluations(self) -> int:
+        """Evaluations of the MTPP that the scores of a window cost."""
+        return 0
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
 
     # --- the frozen MTPP inside
 
@@ -134,14 +155,7 @@ class DistillerModel(PreTrainedModel):
         self.mtpp.eval()
         return self
 
-    # --- answers
-
-    @torch.no_grad()
-    def distill(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> tuple[Tensor, Tensor]:
-        """The paper's answer (alg. 2): `distill_mask` (B, L) by argmax, and P(y = 1) (B, L)."""
-        logits = self.history_logits(times, marks, mask, num_future)
-        history = mask[:, : times.shape[1] - num_future]
-        return (logits[..., 1] > logits[..., 0]) & history, logits.softmax(-1)[..., 1] * history
+    # --- what people watch
 
     @torch.no_grad()
     def metrics(

@@ -84,13 +84,20 @@ class EHDDistillerModel(DistillerModel):
         self.distill_head = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
-    def _init_weights(self, module: nn.Module) -> None:
-        if callable(reset := getattr(module, "reset_parameters", None)):
-            reset()
-
     def history_logits(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> Tensor:
+        """Logits (B, L, 2) of keeping (0) and distilling (1) each history event."""
         mean_interval = self.mtpp.mean_interval.to(times.dtype)
         return self.distill_head(self.window_encoder(times, marks, mask, num_future, mean_interval))
+
+    def history_scores(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> Tensor:
+        return self.history_logits(times, marks, mask, num_future).diff(dim=-1)[..., 0]
+
+    @torch.no_grad()
+    def distill(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> tuple[Tensor, Tensor]:
+        """The paper's answer (alg. 2): `distill_mask` (B, L) by argmax, and P(y = 1) (B, L)."""
+        logits = self.history_logits(times, marks, mask, num_future)
+        history = mask[:, : times.shape[1] - num_future]
+        return (logits[..., 1] > logits[..., 0]) & history, logits.softmax(-1)[..., 1] * history
 
     def forward(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int | None = None) -> DistillerOutput:
         """The training loss (eq. 14): over N sampled masks while training, over the argmax mask otherwise.

@@ -77,11 +77,24 @@ class WindowEncoder(nn.Module):
         self.decoder_layers = nn.ModuleList(Layer(*shape, cross=True) for _ in range(num_decoder_layers))
         self.future_norm, self.history_norm = nn.LayerNorm(width), nn.LayerNorm(width)
 
-    def forward(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int, mean_interval: Tensor) -> Tensor:
-        """times, marks, mask (B, T), the last `num_future` the future -> (B, L, width)."""
+    def forward(
+        self,
+        times: Tensor,
+        marks: Tensor,
+        mask: Tensor,
+        num_future: int,
+        mean_interval: Tensor,
+        history_features: Tensor | None = None,
+    ) -> Tensor:
+        """times, marks, mask (B, T), the last `num_future` the future -> (B, L, width).
+
+        `history_features` (B, L, width), what else is known of the history's events, is added to their embedding.
+        """
         num_history = times.shape[1] - num_future
         embedded = self._embed(times, marks, mask, num_history, mean_interval)
         history, future = embedded[:, :num_history], embedded[:, num_history:]
+        if history_features is not None:
+            history = history + history_features
         # Attention without a mask is faster; padded batches are the exception.
         history_mask, future_mask = (
             (None, None) if bool(mask.all()) else (mask[:, :num_history], mask[:, num_history:])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from .base import AtSize, Found, Objective, Reaches, Solver, best_of_each, flip_each
 
@@ -19,6 +20,7 @@ class BackwardElimination(Solver):
     """
 
     name: ClassVar[str] = "backward_elimination"
+    orders: ClassVar[bool] = True
 
     def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
         found, windows = Found(objective), objective.windows
@@ -29,8 +31,23 @@ class BackwardElimination(Solver):
             found.record(windows[met], masks[met])
             going = masks.any(1) & (~found.reached[windows] | met & isinstance(rule, Reaches))
             windows, masks = windows[going], masks[going]
-            rows, events, candidates = flip_each(masks, masks)
-            slacks = rule.slack(objective, candidates, windows[rows])
-            slack, event = best_of_each(slacks, rows, events, *masks.shape)
+            event, slack = self._best_return(objective, rule, masks, windows)
             masks = masks.scatter(1, event[:, None], False)
         return found
+
+    def rank(self, objective: Objective, generator: torch.Generator | None) -> Tensor:
+        masks, scores = objective.history.clone(), torch.zeros_like(objective.history, dtype=torch.long)
+        rule = AtSize(0).bind(objective)
+        for place in range(masks.shape[1]):
+            windows = masks.any(1).nonzero()[:, 0]
+            event, _ = self._best_return(objective, rule, masks[windows], windows)
+            masks[windows, event], scores[windows, event] = False, place
+        return scores.to(objective.full.dtype)
+
+    def _best_return(
+        self, objective: Objective, rule: AtSize | Reaches, masks: Tensor, windows: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The event of `masks` (A, L) to put back next, and the slack that leaves: (A,) each."""
+        rows, events, candidates = flip_each(masks, masks)
+        slack, event = best_of_each(rule.slack(objective, candidates, windows[rows]), rows, events, *masks.shape)
+        return event, slack

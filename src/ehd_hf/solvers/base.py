@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
 
-from ..perplexity import Conditioning, MTPPModel, log_perplexity
+from ..perplexity import Conditioning, MTPPModel, log_perplexity_of_masks
 
 # Slack of the targets (SPEC 6), so that a target taken from a mask is met by that mask, in whatever batch.
 _TOLERANCE = 1e-6
@@ -86,22 +87,18 @@ class Objective:
         return drop.view(keep_mask.shape[:-1])
 
     def _log_perplexity(self, kept: Tensor, windows: Tensor) -> Tensor:
-        """log ppl(x_o | kept) (eq. 5) of each row, in pieces of rows that keep about equally many events: (R,)."""
-        values = self.times.new_empty(len(windows))
-        order = torch.argsort(kept.sum(1), stable=True)
-        for start in range(0, len(order), self.max_rows):
-            rows = order[start : start + self.max_rows]
-            chosen = windows[rows]
-            values[rows] = log_perplexity(
-                self.mtpp,
-                self.times[chosen],
-                self.marks[chosen],
-                self.mask[chosen],
-                self.num_future,
-                kept[rows],
-                conditioning=self.conditioning,
-                rebuilder="compact",
-            )
+        """log ppl(x_o | kept) (eq. 5) of each row: (R,)."""
+        values = log_perplexity_of_masks(
+            self.mtpp,
+            self.times,
+            self.marks,
+            self.mask,
+            self.num_future,
+            kept,
+            windows,
+            conditioning=self.conditioning,
+            max_rows=self.max_rows,
+        )
         self.num_evaluations += torch.bincount(windows, minlength=len(self.windows))
         return values
 
@@ -188,22 +185,33 @@ class Explains(StopRule):
     """The question itself: dppl_left < log(`epsilon`) (the paper's), or dppl_left <= `share` * dppl(empty history).
 
     Where dppl(empty) >= 0 the history explains nothing, and distilling no event meets the share.
+
+    Args:
+        delta: also ask that H_d alone predicts almost as well as the whole history: dppl_distilled >= -`delta`.
+        margin: by how much to meet the targets, so that rounding cannot undo it.
     """
 
     epsilon: float | None = None
     share: float | None = None
+    delta: float | None = None
+    margin: float = 0.0
 
     def __post_init__(self) -> None:
         given = [value for value in (self.epsilon, self.share) if value is not None]
         if len(given) != 1 or not 0 < given[0] <= 1:
             raise ValueError(f"Explains takes epsilon or share, one of them, in (0, 1]; got {self}.")
+        if self.delta is not None and not self.delta >= 0:
+            raise ValueError(f"delta must be at least 0; got {self.delta}. It is a loss of log-likelihood per event.")
 
     def bind(self, objective: Objective) -> Reaches:
-        if self.epsilon is not None:  # x < log(epsilon) is x <= the number before it
-            limit = torch.full_like(objective.full, math.log(self.epsilon))
-            return Reaches(torch.nextafter(limit, limit - 1), None, tolerance=0.0)
-        assert self.share is not None
-        return Reaches(self.share * objective.dppl_left(objective.history), None)
+        distilled = None if self.delta is None else self.margin - self.delta
+        if self.epsilon is None:
+            assert self.share is not None
+            limit = self.share * objective.dppl_left(objective.history) - self.margin
+            return Reaches(limit, distilled, _TOLERANCE if self.margin == 0 else 0.0).bind(objective)
+        limit = torch.full_like(objective.full, math.log(self.epsilon) - self.margin)
+        # x < log(epsilon) is x <= the number before it
+        return Reaches(torch.nextafter(limit, limit - 1), distilled, tolerance=0.0).bind(objective)
 
 
 # --- solvers
@@ -257,6 +265,7 @@ class Solver(ABC):
     typed keywords (a dataclass), and `search` does the work."""
 
     name: ClassVar[str]
+    orders: ClassVar[bool] = False  # whether it has `rank`, an order of all events
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -264,6 +273,11 @@ class Solver(ABC):
             if cls.name in _SOLVERS:
                 raise ValueError(f"The solver name {cls.name!r} is taken by {_SOLVERS[cls.name].__module__}.")
             _SOLVERS[cls.name] = cls
+
+    def rank(self, objective: Objective, generator: torch.Generator | None) -> Tensor:
+        """Scores (B, L) of the events, for solvers that order them all; the highest is distilled first. What stands
+        on padding does not count."""
+        raise TypeError(f"{type(self).__name__} finds sets of events and does not order them")
 
     @torch.no_grad()
     def solve(self, objective: Objective, stop: StopRule, *, generator: torch.Generator | None = None) -> SolverResult:
@@ -289,27 +303,64 @@ class Solver(ABC):
 class RankingSolver(Solver):
     """An order of the events, then a stop: the prefix of the wanted size, or the smallest that meets the targets."""
 
+    orders = True
+
     @abstractmethod
-    def rank(self, objective: Objective, generator: torch.Generator | None) -> Tensor:
-        """Scores (B, L); the highest is distilled first. What stands on padding does not count."""
+    def rank(self, objective: Objective, generator: torch.Generator | None) -> Tensor: ...
 
     def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
-        found, history = Found(objective), objective.history
-        ranks = ranks_of(self.rank(objective, generator), history)
-        if isinstance(rule, AtSize):
-            found.record(objective.windows, ranks < torch.as_tensor(rule.size)[:, None])
-            return found
-        sizes = torch.arange(history.shape[1] + 1, device=history.device)
-        windows, size = (sizes <= history.sum(1, keepdim=True)).nonzero(as_tuple=True)
-        masks = ranks[windows] < size[:, None]
-        values = objective.dppl_left(masks, windows)
-        left = values.new_zeros(len(history), len(sizes))
-        met = torch.zeros_like(left, dtype=torch.bool)
-        left[windows, size], met[windows, size] = values, rule.met(objective, masks, windows, values)
-        reached = met.any(1).nonzero()[:, 0]
-        smallest = met[reached].to(torch.uint8).argmax(1)
-        found.record(reached, ranks[reached] < smallest[:, None], left[reached, smallest])
+        ranks = ranks_of(self.rank(objective, generator), objective.history)
+        return best_prefix(
+            objective, rule, ranks, prefix_curve(objective, ranks) if isinstance(rule, Reaches) else None
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RankedBy(RankingSolver):
+    """The order that scores from elsewhere give, such as those of a trained distiller.
+
+    Args:
+        score: objective -> scores (B, L).
+        num_evaluations: what the scores cost, in evaluations of the MTPP.
+    """
+
+    score: Callable[[Objective], Tensor]
+    num_evaluations: int = 0
+
+    def rank(self, objective: Objective, generator: torch.Generator | None) -> Tensor:
+        objective.num_evaluations += self.num_evaluations
+        return self.score(objective)
+
+
+def prefix_curve(objective: Objective, ranks: Tensor) -> Tensor:
+    """dppl_left when the first 0, 1, ... L events of an order, `ranks` (B, L), are distilled: (B, L + 1).
+
+    Beyond a window's own events it stays where it ends.
+    """
+    num_events = objective.history.sum(1, keepdim=True)
+    sizes = torch.arange(objective.history.shape[1] + 1, device=ranks.device).expand(len(ranks), -1)
+    windows, size = (sizes <= num_events).nonzero(as_tuple=True)
+    curve = objective.full.new_zeros(sizes.shape)
+    curve[windows, size] = objective.dppl_left(ranks[windows] < size[:, None], windows)
+    return curve.gather(1, sizes.minimum(num_events))
+
+
+def best_prefix(objective: Objective, rule: AtSize | Reaches, ranks: Tensor, curve: Tensor | None) -> Found:
+    """The smallest prefix of an order, `ranks` (B, L), that meets the rule; `curve` is its `prefix_curve`."""
+    found = Found(objective)
+    if isinstance(rule, AtSize):
+        found.record(objective.windows, ranks < torch.as_tensor(rule.size)[:, None])
         return found
+    assert curve is not None
+    windows, size = (rule.margin(objective.windows[:, None], curve, None) >= 0).nonzero(as_tuple=True)
+    met = torch.zeros_like(curve, dtype=torch.bool)
+    masks = ranks[windows] < size[:, None]
+    met[windows, size] = rule.met(objective, masks & objective.history[windows], windows, curve[windows, size])
+    reached = met.any(1).nonzero()[:, 0]
+    smallest = met[reached].to(torch.uint8).argmax(1)
+    prefix = (ranks[reached] < smallest[:, None]) & objective.history[reached]
+    found.record(reached, prefix, curve[reached, smallest])
+    return found
 
 
 def available_solvers() -> list[str]:

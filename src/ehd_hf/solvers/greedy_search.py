@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from .base import AtSize, Found, Objective, Reaches, Solver, best_of_each, flip_each
 
@@ -19,6 +20,7 @@ class GreedySearch(Solver):
     """
 
     name: ClassVar[str] = "greedy_search"
+    orders: ClassVar[bool] = True
 
     def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
         found, windows = Found(objective), objective.windows
@@ -28,8 +30,21 @@ class GreedySearch(Solver):
             found.record(windows[met], masks[met], left[met])
             going = ~met & (masks != objective.history[windows]).any(1)
             windows, masks = windows[going], masks[going]
-            rows, events, candidates = flip_each(masks, objective.history[windows] & ~masks)
-            gain = -objective.dppl_left(candidates, windows[rows])
-            best, event = best_of_each(gain, rows, events, *masks.shape)
-            masks, left = masks.scatter(1, event[:, None], True), -best
+            event, left = self._best_addition(objective, masks, windows)
+            masks = masks.scatter(1, event[:, None], True)
         return found
+
+    def rank(self, objective: Objective, generator: torch.Generator | None) -> Tensor:
+        masks, scores = torch.zeros_like(objective.history), torch.zeros_like(objective.history, dtype=torch.long)
+        for place in range(masks.shape[1]):
+            windows = (masks != objective.history).any(1).nonzero()[:, 0]
+            event, _ = self._best_addition(objective, masks[windows], windows)
+            masks[windows, event], scores[windows, event] = True, -place
+        return scores.to(objective.full.dtype)
+
+    def _best_addition(self, objective: Objective, masks: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
+        """The event to distil next beside `masks` (A, L), and the lowest dppl_left that gives: (A,) each."""
+        rows, events, candidates = flip_each(masks, objective.history[windows] & ~masks)
+        gain = -objective.dppl_left(candidates, windows[rows])
+        best, event = best_of_each(gain, rows, events, *masks.shape)
+        return event, -best

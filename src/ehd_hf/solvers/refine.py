@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import AtSize, Found, Objective, Reaches, Solver, best_of_each, flip_each, get_solver
+from .base import AtSize, Found, Objective, Reaches, Solver, best_of_each, flip_each, get_solver, ranks_of
 
 # A swap has to gain more than rounding does.
 _SMALLEST_GAIN = 1e-6
@@ -23,12 +23,20 @@ class Refine(Solver):
 
     Args:
         start: a solver or its name, asked for the same rule; or a distill mask (B, L).
-        max_swaps: how many swaps to make at most, each at the price of |H_d| * |H_l| evaluations.
+        max_swaps: how many swaps to make at most.
+        shortlist: a swap takes one of so many distilled events whose return alone costs least, and one of so many
+            others whose removal alone gains most; all pairs are tried.
     """
 
     name: ClassVar[str] = "refine"
-    start: Solver | str | Tensor = "greedy_search"
+    start: Solver | str | Tensor = "recency"
     max_swaps: int = 4
+    shortlist: int = 8
+
+    def __post_init__(self) -> None:
+        for option, smallest in (("max_swaps", 0), ("shortlist", 1)):
+            if getattr(self, option) < smallest:
+                raise ValueError(f"{option} must be at least {smallest}; got {getattr(self, option)}.")
 
     def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
         found, windows = Found(objective), objective.windows
@@ -75,8 +83,11 @@ class Refine(Solver):
         self, objective: Objective, rule: AtSize | Reaches, masks: Tensor, windows: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The best swap in each of `masks` (A, L): new masks and windows of those that gain by one."""
-        left = objective.history[windows] & ~masks
-        rows, out, into = (masks[:, :, None] & left[:, None, :]).nonzero(as_tuple=True)
+        out, into = (
+            self._most_promising(objective, rule, masks, windows, events)
+            for events in (masks, objective.history[windows] & ~masks)
+        )
+        rows, out, into = (out[:, :, None] & into[:, None, :]).nonzero(as_tuple=True)
         candidates = masks[rows]
         each = torch.arange(len(rows), device=rows.device)
         candidates[each, out], candidates[each, into] = False, True
@@ -86,3 +97,14 @@ class Refine(Solver):
         gains = best > rule.slack(objective, masks, windows) + _SMALLEST_GAIN
         masks, windows, swap = masks[gains], windows[gains], swap[gains, None]
         return masks.scatter(1, swap // width, False).scatter(1, swap % width, True), windows
+
+    def _most_promising(
+        self, objective: Objective, rule: AtSize | Reaches, masks: Tensor, windows: Tensor, events: Tensor
+    ) -> Tensor:
+        """The `shortlist` among `events` (A, L) that leave most slack when they alone change sides: (A, L) bool."""
+        if int(events.sum(1).amax() if len(events) else 0) <= self.shortlist:
+            return events
+        rows, positions, candidates = flip_each(masks, events)
+        slacks = torch.full(events.shape, -torch.inf, dtype=objective.full.dtype, device=events.device)
+        slacks[rows, positions] = rule.slack(objective, candidates, windows[rows])
+        return events & (ranks_of(slacks, events) < self.shortlist)
