@@ -1,7 +1,7 @@
 """Put a trained distiller into the package, with its card and, for simulated events, an example to explain.
 
     python scripts/bundle.py --run runs/incidents_ehd --name incidents --card dataset_cards/simulated_incident.yaml \\
-        --rows results/distillers.jsonl --configs incidents_fullynn incidents_ehd --example incident
+        --rows results/*.jsonl --configs incidents_fullynn incidents_ehd --example incident
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from ehd_hf.hub import model_card
+from ehd_hf.cards import check_card, model_card
+from ehd_hf.hub import rows_of
 from ehd_hf.pipeline import CHECKPOINTS, EHDDistiller
 from ehd_hf.report import read_rows
 from ehd_hf.synthetic import simulated_splits
@@ -42,7 +43,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, required=True, help="folder of the training run")
     parser.add_argument("--name", required=True, help="name for from_pretrained")
     parser.add_argument("--card", type=Path, required=True, help="the data set's own words, of dataset_cards/")
-    parser.add_argument("--rows", type=Path, required=True, help="evaluation rows that have this run's")
+    parser.add_argument("--rows", type=Path, nargs="+", required=True, help="evaluation rows that have this run's")
     parser.add_argument("--configs", nargs="+", required=True, help="configs that trained it, in order")
     parser.add_argument("--example", help="simulated process to take example events from")
     arguments = parser.parse_args()
@@ -54,8 +55,9 @@ def main() -> None:
         data=yaml.safe_load(arguments.card.read_text()),
         training=json.loads((arguments.run / "training.json").read_text()),
         commands=[f"accelerate launch scripts/train.py --config scripts/configs/{c}.yaml" for c in arguments.configs],
-        rows=[row for row in read_rows(arguments.rows) if row["model"] == arguments.run.name],
+        rows=rows_of(explainer.model, [row for file in arguments.rows for row in read_rows(file)]),
     )
+    check_card(card)
     folder = CHECKPOINTS / arguments.name
     folder.mkdir(parents=True, exist_ok=True)
     for file in ("config.json", "model.safetensors"):

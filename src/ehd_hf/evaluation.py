@@ -85,7 +85,7 @@ def evaluate_mtpp(
         window = None if pair is None else f"{pair[0]}-{pair[1]}"
         row: Row = {"task": "mtpp", **stamp, "pair": window, "model": name}
         if isinstance(model, MTPPModel):
-            scoring = _in_double(model)  # one copy for both passes
+            scoring = in_double(model)  # one copy for both passes
             scores = _score_sequences(scoring, sequences, max_tokens, progress, name)
         else:
             scores = score_events(model, sequences)
@@ -432,7 +432,7 @@ def score_events(
         unknown = np.full(sequences.num_events, np.nan)
         log_prob, compensator = (np.where(scored, values, np.nan) for values in exact)
         return EventScores(log_prob, unknown, unknown, compensator)
-    return _score_sequences(_in_double(model), sequences, max_tokens, progress, "events")
+    return _score_sequences(in_double(model), sequences, max_tokens, progress, "events")
 
 
 def summarize_scores(scores: EventScores) -> Row:
@@ -497,7 +497,7 @@ def check_marks(name: str, model: Scorer, sequences: EventSequences) -> None:
         )
 
 
-def _in_double(model: MTPPModel) -> MTPPModel:
+def in_double(model: MTPPModel) -> MTPPModel:
     # float32 times lose intervals of milliseconds after days; the copy leaves the caller's model as it is.
     return copy.deepcopy(model).double().eval()
 

@@ -96,6 +96,59 @@ TASK_COLUMNS = {
         Column("in_runs", "of the ejected, with a neighbour", ".1%"),
         Column("num_slides", "slides", ",d"),
     ],
+    "explain": [
+        Column("solver", "method"),
+        Column("size", "size", ".2f"),
+        Column("size_std", "± std", ".1f"),
+        Column("size_low", "95 % from", ".2f"),
+        Column("size_high", "to", ".2f"),
+        Column("difference", "minus greedy", "+.2f"),
+        Column("difference_low", "95 % from", "+.2f"),
+        Column("difference_high", "to", "+.2f"),
+        Column("reached", "reached", ".1%"),
+        Column("verified", "verified", ".1%"),
+        Column("recency_overlap", "of the set, among the last k", ".0%"),
+        Column("evaluations", "evaluations", ",.0f"),
+        Column("seconds_per_window", "s per window", ".5f"),
+        Column("time_ratio", "time / greedy's", ".3f"),
+        Column("seed", "seed"),
+    ],
+    "causes": [
+        Column("solver", "method"),
+        Column("ap", "average precision"),
+        Column("ap_low", "95 % from"),
+        Column("ap_high", "to"),
+        Column("r_precision", "R-precision"),
+        Column("recall_3", "recall of the first 3"),
+        Column("recall_5", "first 5"),
+        Column("recall_10", "first 10"),
+        Column("evaluations", "evaluations", ",.0f"),
+        Column("seconds_per_window", "s per window", ".5f"),
+        Column("seed", "seed"),
+    ],
+    "trust": [
+        Column("check", "check"),
+        Column("solver", "method"),
+        Column("overlap", "overlap", ".3f"),
+        Column("overlap_low", "95 % from"),
+        Column("overlap_high", "to"),
+        Column("chance", "of random sets"),
+        Column("size", "mean size", ".2f"),
+        Column("num_models", "models"),
+        Column("num_windows", "windows", ",d"),
+    ],
+    "curves": [
+        Column("solver", "method"),
+        Column("deletion_mean", "deletion, mean"),
+        Column("insertion_mean", "insertion, mean"),
+        Column("num_windows", "windows", ",d"),
+    ],
+}
+EXPLANATION_TASKS = {
+    "explain": "The smallest sets that meet a target",
+    "causes": "Do explanations find the causes?",
+    "trust": "Can they be trusted?",
+    "curves": "Deletion and insertion",
 }
 
 # The paper's figures, reached with another MTPP: to compare in kind, not digit by digit. By data, split, (K, L) and
@@ -173,7 +226,7 @@ SHORT = {
     "shapley": "Shapley",
     "integrated_gradient": "integrated gradient",
     "backward_elimination": "backward",
-    "refine": "greedy, refined",
+    "refine": "recency, refined",
     "exact_search": "exact",
 }
 
@@ -520,6 +573,8 @@ def results_page(
         if studies:
             parts += ["### Case studies", _code(evaluate_commands(studies))]
             parts += [_table_text(table) for table in case_study_tables(studies)]
+        for part in _explanation_sections(mine):
+            parts += part
         parts += [f"![{caption}]({path})" for caption, path in figures.get(data, ())]
     if benchmarks:
         groups = " ".join(dict.fromkeys(row["group"] for row in benchmarks))
@@ -557,6 +612,59 @@ def _solver_sections(rows: Rows) -> Iterator[list[str]]:
         details = (detail_table(task, [row for row in answers if row["task"] == task]) for task in _METRIC)
         parts += [_table_text(table) for table in details if table.rows]
         yield parts
+
+
+def _explanation_sections(rows: Rows) -> Iterator[list[str]]:
+    """Of the tasks that look at explanations themselves: a section per task, windows and target."""
+    for task, heading in EXPLANATION_TASKS.items():
+        some = [row for row in rows if row["task"] == task]
+        names = ("pair", "split", "conditioning", "target")
+        for key in dict.fromkeys(tuple(row.get(name) for name in names) for row in some):
+            here = [with_recalls(row) for row in some if tuple(row.get(name) for name in names) == key]
+            pair, split, conditioning, target = key
+            said = f"({pair.replace('-', ', ')}), {split}, {conditioning} conditioning"
+            parts = [f"### {heading} {said}" + (f", {target}" if target else "")]
+            parts.append(_code(list(dict.fromkeys(row["command"] for row in here if row.get("command")))))
+            parts.append(_plain_table(task, here))
+            yield [*parts, _explanation_note(task, here), _spread_over_seeds(task, here)]
+
+
+def with_recalls(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row, with the recall of the first 3, 5 and 10 events in keys of their own."""
+    recall = row.get("recall")
+    return {**row, **{f"recall_{k}": recall[k - 1] for k in (3, 5, 10) if recall and len(recall) >= k}}
+
+
+def _explanation_note(task: str, rows: Rows) -> str:
+    numbers = [row["num_windows"] for row in rows]
+    if task == "explain":
+        return (
+            f"{_range(numbers, ',d')} windows; in another {_range([row['explains_nothing'] for row in rows], '.1%')} "
+            "the history explains nothing. Size counts as L where the target is not reached. Differences are paired; "
+            "intervals by bootstrap over sequences. Verified: of the answers that reach the target, how many do when "
+            "the deleted sequence is built and scored from scratch in float64. After a plus sign: drop, put back what "
+            "can be spared; prune, and make one swap; swap, up to four."
+        )
+    if task == "causes":
+        without = _range([row["without_causes"] for row in rows], ".1%")
+        return (
+            f"{_range(numbers, ',d')} windows with {_range([row['num_causes'] for row in rows], '.1f')} causes each "
+            f"on average; {without} of the windows drawn have none and are left out. The oracle ranks by the true "
+            "posterior of parenthood; 'true process' searches with the true likelihood in the trained model's place."
+        )
+    return ""
+
+
+def _spread_over_seeds(task: str, rows: Rows) -> str:
+    """Mean and deviation over the seeds of a distiller's training, where there are several."""
+    metric = {"explain": "size", "causes": "ap"}.get(task)
+    lines = []
+    for solver in dict.fromkeys(row["solver"] for row in rows if str(row.get("solver")).startswith(_DISTILLER)):
+        values = [row[metric] for row in rows if row["solver"] == solver] if metric else []
+        if len(values) > 1:
+            spread = f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
+            lines.append(f"{solver}: {metric} {spread} over {len(values)} seeds.")
+    return " ".join(lines)
 
 
 def _sections(rows: Rows) -> list[tuple[tuple[str, str], list[Mapping[str, Any]]]]:

@@ -168,7 +168,7 @@ class HawkesProcess:
     def excitation(self, times: np.ndarray, marks: np.ndarray) -> np.ndarray:
         """(n, n): what event j (column) adds to the intensity of event i's mark at i's time, 0 unless j is earlier."""
         total = np.zeros((len(times), len(times)))
-        for shape, scale, children in self._kernels():
+        for shape, scale, children in self.kernels():
             acts = children.sum(axis=1)[marks] > 0  # the others, distractors above all, need no column
             density, _ = _erlang(times[:, None] - times[None, acts], shape, scale)
             total[:, acts] += children[marks[None, acts], marks[:, None]] * density
@@ -177,7 +177,7 @@ class HawkesProcess:
     def compensator(self, times: np.ndarray, marks: np.ndarray, start: float, until: np.ndarray) -> np.ndarray:
         """(M,) compensator of all marks from `start` to each of `until` (M,), given the events (n,) before it."""
         expected = np.asarray(self.base_rates).sum() * (until - start)
-        for shape, scale, children in self._kernels():
+        for shape, scale, children in self.kernels():
             acts = children.sum(axis=1)[marks] > 0
             _, distribution = _erlang(until[:, None] - times[None, acts], shape, scale)
             expected = expected + distribution @ children.sum(axis=1)[marks[acts]]
@@ -218,7 +218,7 @@ class HawkesProcess:
         intensity = base + excitation.sum(axis=1)
         return excitation / intensity[:, None], base / intensity
 
-    def _kernels(self) -> Iterator[tuple[int, float, np.ndarray]]:
+    def kernels(self) -> Iterator[tuple[int, float, np.ndarray]]:
         """Each distinct delay with the mean children (C, C) that have it: a handful, however many pairs of marks."""
         shape, scale, branching = np.asarray(self.shape), np.asarray(self.scale), np.asarray(self.branching)
         for k, s in sorted(set(zip(shape[branching > 0].tolist(), scale[branching > 0].tolist(), strict=True))):
@@ -307,6 +307,14 @@ PROCESSES: dict[str, Callable[[], HawkesProcess]] = {
 def simulated_splits(
     process: str, num_sequences: Mapping[str, int] | None = None, horizon: float = 120.0, seed: int = 0
 ) -> dict[str, EventSequences]:
+    """The events of `simulated_events` without their causes: what a model may see."""
+    drawn = simulated_events(process, num_sequences, horizon, seed)
+    return {split: events.sequences for split, events in drawn.items()}
+
+
+def simulated_events(
+    process: str, num_sequences: Mapping[str, int] | None = None, horizon: float = 120.0, seed: int = 0
+) -> dict[str, SimulatedEvents]:
     """Splits of a ready-made process, each from its own stream of random numbers.
 
     Args:
@@ -323,6 +331,6 @@ def simulated_splits(
     streams = np.random.default_rng(seed).spawn(len(sizes))
     hawkes = PROCESSES[process]()
     return {
-        split: hawkes.simulate(horizon, size, stream).sequences
+        split: hawkes.simulate(horizon, size, stream)
         for (split, size), stream in zip(sizes.items(), streams, strict=True)
     }

@@ -151,8 +151,12 @@ class Reaches(StopRule):
     tolerance: float = _TOLERANCE
 
     def bind(self, objective: Objective) -> Reaches:
+        full = objective.full
         left, distilled = (
-            None if target is None else torch.as_tensor(target).to(objective.full).expand(objective.full.shape)
+            # A plain number must not pass through single precision.
+            None
+            if target is None
+            else torch.as_tensor(target, dtype=full.dtype, device=full.device).expand(full.shape)
             for target in (self.dppl_left, self.dppl_distilled)
         )
         assert left is not None
@@ -188,7 +192,8 @@ class Explains(StopRule):
 
     Args:
         delta: also ask that H_d alone predicts almost as well as the whole history: dppl_distilled >= -`delta`.
-        margin: by how much to meet the targets, so that rounding cannot undo it.
+        margin: by how much to meet the targets, so that rounding cannot undo it. Not even the whole history meets a
+            share of 1, or a delta of 0, by a margin.
     """
 
     epsilon: float | None = None
@@ -202,12 +207,15 @@ class Explains(StopRule):
             raise ValueError(f"Explains takes epsilon or share, one of them, in (0, 1]; got {self}.")
         if self.delta is not None and not self.delta >= 0:
             raise ValueError(f"delta must be at least 0; got {self.delta}. It is a loss of log-likelihood per event.")
+        if not self.margin >= 0:
+            raise ValueError(f"margin must be at least 0; got {self.margin}. 0 asks for the targets themselves.")
 
     def bind(self, objective: Objective) -> Reaches:
         distilled = None if self.delta is None else self.margin - self.delta
         if self.epsilon is None:
             assert self.share is not None
-            limit = self.share * objective.dppl_left(objective.history) - self.margin
+            empty = objective.dppl_left(objective.history)
+            limit = torch.where(empty < 0, self.share * empty - self.margin, self.share * empty)
             return Reaches(limit, distilled, _TOLERANCE if self.margin == 0 else 0.0).bind(objective)
         limit = torch.full_like(objective.full, math.log(self.epsilon) - self.margin)
         # x < log(epsilon) is x <= the number before it

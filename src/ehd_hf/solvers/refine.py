@@ -10,6 +10,8 @@ from torch import Tensor
 
 from .base import AtSize, Found, Objective, Reaches, Solver, best_of_each, flip_each, get_solver, ranks_of
 
+# What pruning an explanation means: drop what can be spared, and one swap, if it lets more go.
+PRUNE: dict[str, int] = {"max_swaps": 1, "shortlist": 4}
 # A swap has to gain more than rounding does.
 _SMALLEST_GAIN = 1e-6
 
@@ -40,18 +42,18 @@ class Refine(Solver):
 
     def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
         found, windows = Found(objective), objective.windows
-        masks = self._start(objective, rule, generator)
+        masks, without = self._start(objective, rule, generator), None
         if isinstance(rule, Reaches):
             met = rule.met(objective, masks, windows)
             masks = torch.where(met[:, None], masks, objective.history)
             met[~met] = rule.met(objective, masks[~met], windows[~met])
             windows = windows[met]
-            masks = self._drop(objective, rule, masks[windows], windows)
+            masks, without = self._drop(objective, rule, masks[windows], windows)
         found.record(windows, masks)
         for _ in range(self.max_swaps):
-            masks, windows = self._swap(objective, rule, masks, windows)
+            masks, windows = self._swap(objective, rule, masks, windows, without)
             if isinstance(rule, Reaches):
-                masks = self._drop(objective, rule, masks, windows)
+                masks, without = self._drop(objective, rule, masks, windows)
             found.record(windows, masks)
         return found
 
@@ -67,25 +69,34 @@ class Refine(Solver):
             raise ValueError("start must distil as many events as AtSize asks for. Pass AtSize(start.sum(1)).")
         return masks
 
-    def _drop(self, objective: Objective, rule: Reaches, masks: Tensor, windows: Tensor) -> Tensor:
-        """`masks` (A, L), which meet the rule, without the events they can do without, one at a time."""
+    def _drop(self, objective: Objective, rule: Reaches, masks: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
+        """`masks` (A, L), which meet the rule, without the events they can do without, one at a time; and the slack
+        (A, L) that would be left without each of the others."""
         masks = masks.clone()
+        without = torch.full(masks.shape, -torch.inf, dtype=objective.full.dtype, device=masks.device)
         active = torch.arange(len(windows), device=windows.device)
-        while len(active):
+        while len(active) and masks.shape[1]:
             rows, events, candidates = flip_each(masks[active], masks[active])
-            slacks = rule.slack(objective, candidates, windows[active][rows])
-            best, event = best_of_each(slacks, rows, events, *masks[active].shape)
+            without[active] = -torch.inf
+            without[active[rows], events] = rule.slack(objective, candidates, windows[active][rows])
+            best, event = without[active].max(dim=1)
             active, event = active[best >= 0], event[best >= 0]
             masks[active, event] = False
-        return masks
+        return masks, without
 
     def _swap(
-        self, objective: Objective, rule: AtSize | Reaches, masks: Tensor, windows: Tensor
+        self,
+        objective: Objective,
+        rule: AtSize | Reaches,
+        masks: Tensor,
+        windows: Tensor,
+        without: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """The best swap in each of `masks` (A, L): new masks and windows of those that gain by one."""
+        """The best swap in each of `masks` (A, L): new masks and windows of those that gain by one. `without` (A, L)
+        is the slack left without each distilled event, if it is known."""
         out, into = (
-            self._most_promising(objective, rule, masks, windows, events)
-            for events in (masks, objective.history[windows] & ~masks)
+            self._most_promising(objective, rule, masks, windows, events, slacks)
+            for events, slacks in ((masks, without), (objective.history[windows] & ~masks, None))
         )
         rows, out, into = (out[:, :, None] & into[:, None, :]).nonzero(as_tuple=True)
         candidates = masks[rows]
@@ -99,12 +110,19 @@ class Refine(Solver):
         return masks.scatter(1, swap // width, False).scatter(1, swap % width, True), windows
 
     def _most_promising(
-        self, objective: Objective, rule: AtSize | Reaches, masks: Tensor, windows: Tensor, events: Tensor
+        self,
+        objective: Objective,
+        rule: AtSize | Reaches,
+        masks: Tensor,
+        windows: Tensor,
+        events: Tensor,
+        slacks: Tensor | None,
     ) -> Tensor:
-        """The `shortlist` among `events` (A, L) that leave most slack when they alone change sides: (A, L) bool."""
-        if int(events.sum(1).amax() if len(events) else 0) <= self.shortlist:
-            return events
-        rows, positions, candidates = flip_each(masks, events)
-        slacks = torch.full(events.shape, -torch.inf, dtype=objective.full.dtype, device=events.device)
-        slacks[rows, positions] = rule.slack(objective, candidates, windows[rows])
+        """The `shortlist` among `events` (A, L) that leave most slack when they alone change sides: (A, L) bool.
+        `slacks` (A, L) is that slack, if it is known."""
+        if slacks is None:
+            slacks = torch.zeros(events.shape, dtype=objective.full.dtype, device=events.device)
+            too_many = (events.sum(1) > self.shortlist).nonzero()[:, 0]
+            rows, positions, candidates = flip_each(masks[too_many], events[too_many])
+            slacks[too_many[rows], positions] = rule.slack(objective, candidates, windows[too_many[rows]])
         return events & (ranks_of(slacks, events) < self.shortlist)

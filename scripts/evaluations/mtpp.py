@@ -1,0 +1,37 @@
+"""How good a point process is: NLL and calibration, beside trivial baselines and the true process."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import load_data
+
+
+def find_rows(arguments: Namespace, known: Callable[[dict[str, Any]], Any]) -> Iterator[dict[str, Any]]:
+    """A row per baseline, for the true process if there is one, and per model."""
+    from transformers import AutoModel
+
+    import ehd_hf.mtpp  # noqa: F401  # registers the model types
+    from ehd_hf import __version__
+    from ehd_hf.evaluation import TRUE_PROCESS, check_marks, checkpoint_stamp, evaluate_mtpp, trivial_baselines
+    from ehd_hf.synthetic import PROCESSES
+    from ehd_hf.windows import parse_pair
+
+    pair = None if arguments.pair is None else parse_pair(arguments.pair)
+    checkpoints = {str(folder): checkpoint_stamp(folder) for folder in arguments.model}
+    splits, stamp = load_data(arguments, "train", arguments.split)
+    models: dict[str, Any] = dict(trivial_baselines(splits["train"]))
+    if arguments.data.startswith("simulated:"):
+        models[TRUE_PROCESS] = PROCESSES[arguments.data.partition(":")[2]]()
+    models |= {name: AutoModel.from_pretrained(name) for name in checkpoints}
+    for name, model in models.items():
+        check_marks(name, model, splits[arguments.split])
+    for name, model in models.items():
+        identity = stamp | checkpoints.get(name, {"checkpoint": None, "seed": None})
+        row = known(identity | {"task": "mtpp", "pair": arguments.pair, "model": name, "version": __version__})
+        if row is not None:
+            yield row
+        else:
+            yield from evaluate_mtpp({name: model}, splits[arguments.split], pair=pair, progress=True, **identity)
