@@ -1,20 +1,17 @@
-"""Cards are made from data, and say where the data came from."""
+"""What goes into a repository: the rows of exactly these weights, files that open anywhere, weights that are whole."""
 
-import re
+import json
 
 import pytest
-import yaml
+from safetensors.torch import load_file
 
-from ehd_hf.hub import model_card
-from ehd_hf.pipeline import CHECKPOINTS, EHDDistiller, list_pretrained
+from ehd_hf.evaluation import checkpoint_stamp
+from ehd_hf.hub import MODELING_FILE, check_weights, fetch_model, model_files, portable_files, rows_of, windows_files
+from ehd_hf.pipeline import CHECKPOINTS, EHDDistiller
 
-TRAINING = {
-    "args": {"batch_size": 7, "learning_rate": 0.003, "seed": 5, "metric": "size_or_all"},
-    "steps_run": 1234,
-    "best": {"step": 900},
-}
-DATA = {"license": "apache-2.0", "pretty_name": "A log", "provenance": "Drawn\nby lot."}
-ROW = {"pair": "5-25", "ds": 1.25, "ds_std": 0.5, "recency_ds": 1.2, "size": 6.0, "constraint_met": 0.98}
+INCIDENTS = CHECKPOINTS / "incidents"
+DATA = {"license": "apache-2.0", "pretty_name": "A log", "provenance": "Drawn by lot."}
+EVENTS = {"data": "log", "data_digest": "0", "split": "test", "jitter_seed": None, "pair": "5-25"}
 
 
 @pytest.fixture(scope="module")
@@ -22,29 +19,91 @@ def model():
     return EHDDistiller.from_pretrained("incidents").model
 
 
-def test_a_card_tells_what_the_model_knows_and_how_it_was_made(model):
-    card = model_card("incidents", model, data=DATA, training=TRAINING, commands=["train it", "twice"], rows=[ROW])
-    front, body = re.fullmatch(r"---\n(.*?)\n---\n(.*)", card, re.DOTALL).groups()
-    assert yaml.safe_load(front)["license"] == "apache-2.0"
-    for said in (
-        "deploy, config change",
-        "Times in h.",
-        "Drawn by lot.",
-        "train it\ntwice",
-        "1,234 steps of 7 windows",
-    ):
-        assert said in body
-    assert "| 5-25   | 1.250 |" in body and "98.0%" in body and "best by size_or_all at step 900" in body
-    assert "$" not in body
+@pytest.fixture
+def rows(model, tmp_path):
+    """Rows of the model, of its point process, of a baseline on the same events, and three that are of others."""
+    model.mtpp.save_pretrained(tmp_path / "mtpp")
+    own, process = (checkpoint_stamp(folder)["checkpoint"] for folder in (INCIDENTS, tmp_path / "mtpp"))
+    distiller = {"num_windows": 9, "ds": 1.0, "recency_ds": 1.0, "size": 6.0, "constraint_met": 1.0, "is_last_k": 0.1}
+    mtpp = EVENTS | {"task": "mtpp", "nll": 2.0, "num_events": 99}
+    return [
+        mtpp | {"model": "Gamma + bigram", "checkpoint": None},
+        mtpp | {"model": "Gamma + bigram", "checkpoint": None, "data": "another"},
+        mtpp | {"model": "runs/m", "checkpoint": process},
+        mtpp | {"model": "runs/other", "checkpoint": "0123456789ab"},
+        EVENTS | {"task": "distiller", "checkpoint": own, "model": "ehd", **distiller},
+        EVENTS | {"task": "distiller", "checkpoint": "0123456789ab", "model": "ehd", **distiller},
+        EVENTS | {"task": "case_study", "checkpoint": own, "model": "ehd"},
+    ]
 
 
-def test_a_card_without_results_is_refused(model):
-    with pytest.raises(ValueError, match="needs evaluation rows"):
-        model_card("incidents", model, data=DATA, training=TRAINING, commands=[], rows=[])
+def test_rows_are_those_of_the_weights_of_the_process_inside_and_of_baselines_on_its_events(model, rows):
+    assert rows_of(model, rows) == [rows[0], rows[2], rows[4], rows[6]]
+    assert rows_of(model.mtpp, rows) == [rows[0], rows[2]]
 
 
-@pytest.mark.parametrize("name", list_pretrained())
-def test_bundled_cards_have_front_matter_results_and_the_commands_that_trained_them(name):
-    card = (CHECKPOINTS / name / "README.md").read_text()
-    assert yaml.safe_load(card.split("---")[1])["library_name"] == "transformers"
-    assert "scripts/train.py --config" in card and "DS of the last k" in card
+def test_rows_of_other_weights_do_not_make_a_card(model, rows):
+    with pytest.raises(ValueError, match="needs evaluation rows of the checkpoint .*got none"):
+        model_files(model, "somebody/name", rows=[rows[3], rows[5]], data=DATA)
+
+
+def test_a_repository_tells_the_rows_that_its_card_shows(model, rows):
+    files = model_files(model, "somebody/name", rows=rows, data=DATA)
+    assert [json.loads(line) for line in files["results.jsonl"].splitlines()] == [rows[0], rows[2], rows[4]]
+    assert files["model.safetensors"] == (INCIDENTS / "model.safetensors").read_bytes()
+    assert files == model_files(model, "somebody/name", rows=rows, data=DATA)  # the same again, byte for byte
+
+
+def test_a_portable_config_names_the_code_beside_it_and_keeps_the_rest(model):
+    files = portable_files(model)
+    config = json.loads(files["config.json"])
+    assert config.pop("auto_map") == {
+        "AutoConfig": "modeling_ehd_hf.EHDDistillerConfig",
+        "AutoModel": "modeling_ehd_hf.EHDDistillerModel",
+    }
+    impl = "modeling_ehd_hf.EventHistoryPipeline"
+    assert config.pop("custom_pipelines") == {"event-history-distillation": {"impl": impl, "pt": ["AutoModel"]}}
+    assert config["id2label"] == json.loads((INCIDENTS / "config.json").read_text())["id2label"]
+    assert not hasattr(model.config, "auto_map")  # the model at hand is left alone
+    assert set(portable_files(model.mtpp)) == {"config.json", "model.safetensors", MODELING_FILE}
+    assert "custom_pipelines" not in json.loads(portable_files(model.mtpp)["config.json"])
+
+
+def test_a_model_of_several_files_opens_too(model, tmp_path):
+    model.save_pretrained(tmp_path, max_shard_size="300KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    assert fetch_model(str(tmp_path)) == str(tmp_path)
+    EHDDistiller.from_pretrained(tmp_path)
+
+
+def test_a_folder_is_taken_as_it_is_and_a_damaged_file_in_it_stays(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes((INCIDENTS / "model.safetensors").read_bytes())
+    check_weights(tmp_path)
+    assert load_file(weights)
+    weights.write_bytes(weights.read_bytes()[:-4])
+    with pytest.raises(ValueError, match="model.safetensors of .* is not the file that was saved.*Copy it again"):
+        fetch_model(str(tmp_path))
+    assert weights.is_file()
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["pytorch_model.bin"], r"only pickled weights \(pytorch_model.bin\); expected safetensors"),
+        (["notes.txt"], "must hold config.json and model.safetensors; it holds notes.txt"),
+        ([], "it holds nothing. Check the name"),
+    ],
+)
+def test_a_folder_without_safetensors_is_refused(tmp_path, names, says):
+    for name in names:
+        (tmp_path / name).write_bytes(b"\x80\x04.")
+    with pytest.raises(ValueError, match=says):
+        check_weights(tmp_path)
+
+
+def test_windows_that_no_export_wrote_are_refused(tmp_path):
+    (tmp_path / "README.md").write_text("# Mine")
+    with pytest.raises(ValueError, match="written by scripts/prepare_windows.py; got .*Make one"):
+        windows_files(tmp_path, "somebody/name")

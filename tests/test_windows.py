@@ -284,3 +284,31 @@ def test_a_failing_export_leaves_nothing_behind(splits, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         export_windows(splits, tmp_path / "full", [(3, 4)], name="toy")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [1, 7, 30, 10_000])
+def test_sampled_sequences_are_whole_and_just_enough(size):
+    store = make_windows(random_sequences([12, 9, 30, 7, 21, 16, 4]), future=3, history=4)
+    counts = np.bincount(store.sequence_index)
+    some = store.sample_sequences(size, seed=3)
+    assert isinstance(some, WindowStore) and len(some) >= min(size, len(store))
+    chosen = np.unique(some.sequence_index)
+    kept = np.flatnonzero(np.isin(store.sequence_index, chosen))
+    assert some.first.tolist() == store.first[kept].tolist()  # all windows of these, in order
+    if size < len(store):
+        assert any(len(some) - counts[index] < size for index in chosen)  # the last of them was needed
+    else:
+        assert len(some) == len(store)
+    again, other = store.sample_sequences(size, seed=3), store.sample_sequences(size, seed=4)
+    assert again.first.tolist() == some.first.tolist()
+    if size == 7:
+        assert other.first.tolist() != some.first.tolist()
+    batch, expected = some.__getitems__(range(len(some))), store.__getitems__(kept)
+    assert all(torch.equal(batch[key], expected[key]) for key in batch)
+
+
+def test_sampled_sequences_leave_out_those_too_short_for_a_window():
+    store = make_windows(random_sequences([5, 9, 5, 12]), future=3, history=4)
+    assert set(store.sample_sequences(1, seed=0).sequence_index.tolist()) <= {1, 3}
+    crops = make_crops(random_sequences([5, 9, 12]), length=4).sample_sequences(6, seed=1)
+    assert len(crops.count) == len(crops) >= 6  # what else a stretch has comes along

@@ -6,6 +6,8 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -17,12 +19,13 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import AutoModel
 
-from . import distillers
+from . import distillers, hub
 from . import mtpp as backbones
 from .distillers.base import DistillerModel
 from .distillers.ehd import EHDDistillerModel
 from .events import EventSequences, load_events, unit_in_nanoseconds
 from .explanation import MARGIN, Event, Explanation, Status
+from .intensities import IntensityQuestion, intensity_curves
 from .mtpp.base import MTPPModel
 from .perplexity import Conditioning, dppl_parts
 from .solvers.base import (
@@ -30,10 +33,11 @@ from .solvers.base import (
     Explains,
     Objective,
     RankedBy,
-    Reaches,
     Solver,
     StopRule,
+    available_solvers,
     best_prefix,
+    flip_each,
     get_solver,
     prefix_curve,
     ranks_of,
@@ -49,9 +53,15 @@ _WINDOWS_WITHOUT_BAR = 300
 _EVENTS_PER_BATCH = 50_000
 # What an MTPP alone is asked with, if a question does not say.
 _SOLVER, _SHARE, _MAX_LENGTH = "integrated_gradient", 0.7, 4096
+# The same for one without gates (see `mtpp.adapter`): by deletions alone.
+_SOLVER_WITHOUT_GATES = "greedy_search"
+# How far off a search in single precision may be; where that could matter it is done again in double.
+_ROUNDING = 1e-4
+# Below that, not even double precision can tell whether a history helps or misleads.
+_NOTHING = 1e-9
 _DATASET_COLUMNS = (
-    *("dppl_left", "dppl_distilled", "dppl_empty", "status", "certified", "one_minimal"),
-    *("constraint_met", "is_most_recent"),
+    *("dppl_left", "dppl_distilled", "dppl_empty", "dppl_left_time", "dppl_left_mark"),
+    *("status", "certified", "one_minimal", "constraint_met", "is_most_recent"),
 )
 
 Refinement = Literal["none", "prefix", "prune"]
@@ -99,6 +109,17 @@ class Question(NamedTuple):
     delta: float | None
     refine: Refinement
 
+    @property
+    def prunes(self) -> bool:
+        """Whether events that can be spared are dropped."""
+        return self.refine == "prune" and self.size is None
+
+    def limit(self, empty: Tensor) -> Tensor:
+        """What dppl_left must not exceed, given that of the empty history (B,)."""
+        if self.epsilon is not None:
+            return torch.full_like(empty, math.log(self.epsilon))
+        return empty.new_full(empty.shape, torch.inf) if self.share is None else self.share * empty
+
     def rule(self, num_events: Tensor) -> StopRule:
         """The stop rule of windows with `num_events` (B,) in their history."""
         if self.size is not None:
@@ -108,7 +129,7 @@ class Question(NamedTuple):
 
 class Answer(NamedTuple):
     """What a search found in B windows: `distill_mask` and `scores` (B, L), `reached` (B,), and `curve` (B, L + 1) of
-    the order's prefixes if there is an order."""
+    the order's prefixes if there is an order. What is reached is met with a margin, and pruned if that was asked."""
 
     distill_mask: Tensor
     scores: Tensor
@@ -122,7 +143,8 @@ class EHDDistiller:
     Args:
         model: a trained distiller, its MTPP inside; or an MTPP alone, see `from_mtpp`.
         solver: what orders or chooses the events, a solver or its name; by default the distiller's scores, and
-            integrated gradients for an MTPP alone.
+            integrated gradients for an MTPP alone. What one that draws at random (shapley, random_distillation) deals
+            a window depends on the windows asked about with it.
         future, epsilon, share, conditioning: what is asked if a question does not say; by default the distiller's own.
 
     Example:
@@ -144,12 +166,26 @@ class EHDDistiller:
         share: float | None = None,
         conditioning: Conditioning | None = None,
     ) -> None:
+        if not isinstance(model, DistillerModel | MTPPModel):
+            raise ValueError(
+                f"EHDDistiller takes a distiller or an MTPP; got {type(model).__name__}. Open a checkpoint by "
+                "EHDDistiller.from_pretrained or EHDDistiller.from_mtpp."
+            )
+        if solver is not None and not isinstance(solver, Solver | str):
+            raise ValueError(f"solver must be a solver or the name of one; got {solver!r}.")
+        if conditioning is not None and conditioning not in get_args(Conditioning):
+            raise ValueError(f"conditioning must be one of {', '.join(get_args(Conditioning))}; got {conditioning!r}.")
+        if future is not None and not _is_count(future):
+            raise ValueError(f"future must be a number of events of at least 1; got {future!r}.")
+        _check_numbers(epsilon=epsilon, share=share)
         self.model = model.eval()
         config: Any = model.config
+        own_target = epsilon is None and share is None
         self.future: int | None = getattr(config, "future", None) if future is None else future
         self.max_length: int = getattr(config, "max_length", _MAX_LENGTH)
-        self.conditioning: Conditioning = conditioning or getattr(config, "conditioning", "survival")
-        if epsilon is None and share is None:
+        trained: Conditioning = getattr(config, "conditioning", "survival")
+        self.conditioning: Conditioning = trained if conditioning is None else conditioning
+        if own_target:
             epsilon, share = getattr(config, "epsilon", None), getattr(config, "share", _SHARE)
         Explains(epsilon=epsilon, share=share)  # refuses what cannot be asked
         self.epsilon, self.share = epsilon, share
@@ -159,8 +195,10 @@ class EHDDistiller:
         else:
             self.mtpp, own = model, None
         # The paper's distiller has an answer of its own; what only orders events needs a certificate to have one.
-        self._own_refine: Refinement = "none" if solver is None and isinstance(model, EHDDistillerModel) else "prune"
-        self.solver = get_solver(solver) if isinstance(solver, str) else solver or own or get_solver(_SOLVER)
+        has_answer = isinstance(model, EHDDistillerModel) and solver is None and own_target
+        self._own_refine: Refinement = "none" if has_answer else "prune"
+        self._ordering = get_solver(_SOLVER if self.mtpp.has_gates else _SOLVER_WITHOUT_GATES)
+        self.solver = get_solver(solver) if isinstance(solver, str) else solver or own or self._ordering
 
     @classmethod
     def from_mtpp(cls, mtpp: MTPPModel | str | PathLike[str], **options: Any) -> EHDDistiller:
@@ -169,9 +207,9 @@ class EHDDistiller:
 
         `options` as in `EHDDistiller`; by default survival conditioning and share 0.7.
         """
-        if not isinstance(mtpp, MTPPModel):
+        if isinstance(mtpp, str | PathLike):
             assert backbones  # importing it registers every backbone with AutoModel
-            mtpp = AutoModel.from_pretrained(mtpp)
+            mtpp = AutoModel.from_pretrained(hub.fetch_model(str(mtpp)), use_safetensors=True)
         if not isinstance(mtpp, MTPPModel):
             raise ValueError(
                 f"from_mtpp needs a marked temporal point process; got {type(mtpp).__name__}. A distiller opens with "
@@ -180,17 +218,35 @@ class EHDDistiller:
         return cls(mtpp, **options)
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | PathLike[str], **kwargs: Any) -> EHDDistiller:
-        """Open any distiller: a local folder, a bundled checkpoint (see `list_pretrained`), or a Hub id."""
+    def from_pretrained(
+        cls,
+        name_or_path: str | PathLike[str],
+        *,
+        revision: str | None = None,
+        subfolder: str = "",
+        token: str | None = None,
+        **kwargs: Any,
+    ) -> EHDDistiller:
+        """Open any distiller: a local folder, a bundled checkpoint (see `list_pretrained`), or a Hub id.
+
+        Args:
+            name_or_path: which one.
+            revision: branch, tag or commit on the Hub.
+            subfolder: where in the folder or repository.
+            token: for the Hub; the one of `hf auth login` or HF_TOKEN if not given.
+            kwargs: as in transformers, such as dtype or cache_dir.
+        """
         assert distillers  # importing it registers every distiller with AutoModel
         where = resolve_checkpoint(name_or_path)
         try:
-            model = AutoModel.from_pretrained(where, **kwargs)
+            options = {key: kwargs.pop(key) for key in hub.CACHE_OPTIONS if key in kwargs}
+            folder = hub.fetch_model(where, revision=revision, subfolder=subfolder, token=token, **options)
         except OSError as error:
             raise OSError(
                 f"No distiller called {str(name_or_path)!r}: not a folder with config.json, not one of the bundled "
-                f"{', '.join(list_pretrained())}, and not found on the Hub ({error})."
+                f"{', '.join(list_pretrained())}, and on the Hub: {error}"
             ) from error
+        model = AutoModel.from_pretrained(folder, subfolder=subfolder, use_safetensors=True, **kwargs)
         if not isinstance(model, DistillerModel):
             raise ValueError(
                 f"{str(name_or_path)!r} holds a {type(model).__name__}, not a distiller. Explain with it by "
@@ -201,6 +257,11 @@ class EHDDistiller:
     def save_pretrained(self, folder: str | PathLike[str]) -> None:
         """Write the model to a folder: the distiller with its MTPP, or the MTPP alone."""
         self.model.save_pretrained(folder)
+
+    def push_to_hub(self, repo_id: str, *, rows: Any, data: Any, **options: Any) -> str:
+        """Push the model with its card, code and results to the Hub; returns the address of the commit. Arguments as
+        in `hub.push_to_hub`."""
+        return hub.push_to_hub(self.model, repo_id, rows=rows, data=data, **options)
 
     def __repr__(self) -> str:
         target = f"epsilon {self.epsilon}" if self.epsilon is not None else f"share {self.share}"
@@ -216,7 +277,8 @@ class EHDDistiller:
 
     def _distiller_scores(self, objective: Objective) -> Tensor:
         assert isinstance(self.model, DistillerModel)
-        return self.model.history_scores(objective.times, objective.marks, objective.mask, objective.num_future)
+        times = objective.times.to(self.model.dtype)  # the objective may work in double precision
+        return self.model.history_scores(times, objective.marks, objective.mask, objective.num_future)
 
     # --- explaining
 
@@ -231,6 +293,7 @@ class EHDDistiller:
         size: int | None = None,
         delta: float | None = None,
         refine: Refinement | None = None,
+        intensities: bool = False,
         progress: bool | None = None,
     ) -> Explanation | list[Explanation]:
         """Which events of the history explain the future?
@@ -252,6 +315,7 @@ class EHDDistiller:
             refine: "none" takes the distiller's own answer; "prefix" the smallest beginning of its order of events
                 that meets the target, found by evaluating them all; "prune" also drops events that can be spared. By
                 default "prune"; "none" for the paper's distiller if no target is given.
+            intensities: also compute the curves that `Explanation.plot` draws; takes some milliseconds a window.
             progress: show a bar; by default only for more than a few hundred windows.
         """
         question = self._question(epsilon, share, size, delta, refine)
@@ -270,9 +334,69 @@ class EHDDistiller:
             windows = [self._cut(events, index, future, history) for index in range(len(events))]
         source = history if sequence is None else sequence
         answers = self._explain(windows, question, progress)
+        if intensities:
+            answers = self._with_intensities(windows, answers)
         if len(answers) > 1 or _is_nested(source):
             return answers
         return answers[0] if _is_named(source, before) else replace(answers[0], seq_id=None)
+
+    def __call__(self, inputs: Any, *, batch_size: int = 256, **options: Any) -> Any:
+        """`explain`, as a pipeline of transformers is called; `options` as there.
+
+        An iterator of sequences (a generator, a streamed dataset) gives an iterator of explanations, made
+        `batch_size` at a time: as long a stream as you like, in the memory of one batch.
+        """
+        if isinstance(inputs, Iterator):
+            return self._stream(inputs, batch_size, options)
+        return self.explain(inputs, **options)
+
+    def _stream(self, sequences: Iterator[Any], batch_size: int, options: dict[str, Any]) -> Iterator[Explanation]:
+        if not _is_count(batch_size):
+            raise ValueError(f"batch_size must be a number of sequences of at least 1; got {batch_size!r}.")
+        while batch := list(islice(sequences, batch_size)):
+            answers = self.explain(batch, **{"progress": False, **options})
+            assert isinstance(answers, list)  # a list of sequences was given
+            yield from answers
+
+    @torch.no_grad()
+    def attribute(
+        self,
+        sequence: Any,
+        *,
+        future: int | None = None,
+        history: int | None = None,
+        method: Solver | str | None = None,
+    ) -> np.ndarray | list[np.ndarray]:
+        """A score per event, as attribution libraries give it: higher is more responsible for the future.
+
+        One array per sequence, an entry for each of its events; NaN for those that were not scored: the future, and
+        what stands before the `history` looked at.
+
+        Args:
+            sequence: one sequence or several, as in `explain`.
+            future, history: as in `explain`.
+            method: what scores the events, a solver that orders them or its name: "leave_one_out" and "shapley" give
+                losses of log-likelihood per future event; by default the scores that explanations show.
+        """
+        solver = get_solver(method) if isinstance(method, str) else method or self.solver
+        if not solver.orders:
+            ordering = ", ".join(name for name in available_solvers() if get_solver(name).orders)
+            raise ValueError(f"attribute needs a method that orders all events, such as {ordering}; got {method!r}.")
+        events = self._load(sequence, "sequence")
+        windows = [self._cut(events, index, future, history) for index in range(len(events))]
+        self._check_length(windows)
+        scores = [np.full(length, np.nan) for length in events.lengths]
+        for indices in _batches_of_like_length(windows):
+            times, marks, mask, num_future = _tensors([windows[index] for index in indices], self.mtpp.device)
+            window = (times.to(self.mtpp.dtype), marks, mask, num_future)
+            objective = Objective(self.mtpp, *window, conditioning=self.conditioning)
+            generator = torch.Generator(device=times.device).manual_seed(0)
+            found = solver.rank(objective, generator).double()
+            for row, index in enumerate(indices):
+                num_scored = len(windows[index].times) - windows[index].num_future
+                last = len(scores[index]) - windows[index].num_future
+                scores[index][last - num_scored : last] = found[row, objective.history[row]].cpu().numpy()
+        return scores if len(scores) > 1 or _is_nested(sequence) else scores[0]
 
     def explain_dataset(
         self,
@@ -286,8 +410,8 @@ class EHDDistiller:
         refine: Refinement | None = None,
     ) -> datasets.Dataset:
         """The dataset with an explanation per row in new columns: `distilled` and `score` (one entry per history
-        event), `dppl_left`, `dppl_distilled`, `dppl_empty`, `status`, `certified`, `one_minimal`, `constraint_met`,
-        `is_most_recent`. Options as in `explain`.
+        event), `dppl_left`, `dppl_distilled`, `dppl_empty`, `dppl_left_time`, `dppl_left_mark`, `status`, `certified`,
+        `one_minimal`, `constraint_met`, `is_most_recent`. Options as in `explain`.
 
         Rows are windows as `export_windows` writes them (columns history_times, history_marks, future_times,
         future_marks), or sequences (times, marks) whose last `future` events are explained.
@@ -329,11 +453,17 @@ class EHDDistiller:
                 **{name: [getattr(answer, name) for answer in answers] for name in _DATASET_COLUMNS},
             }
 
-        # Plain lists in, whatever format the dataset shows its rows in.
-        explained = dataset.with_format(None).map(explain_rows, batched=True, batch_size=1000, desc="explaining")
+        # Plain lists in, whatever format the dataset shows its rows in; the types said, for a batch may have all None.
+        explained = dataset.with_format(None).map(
+            explain_rows, batched=True, batch_size=1000, desc="explaining", features=_features(dataset.features)
+        )
         return explained.with_format(dataset.format["type"])
 
     # --- from events to windows
+
+    def load(self, source: Any) -> EventSequences:
+        """Events in the model's marks and unit of time, from anything `explain` takes."""
+        return self._load(source, "events")
 
     def _check_names(self, dataset: Any, column: str) -> None:
         """A dataset that names its marks must name them as the model does: their numbers say nothing otherwise."""
@@ -399,9 +529,7 @@ class EHDDistiller:
         first = 0 if history is None else max(0, len(times) - num_future - history)
         start = times[0] if np.isnan(events.starts[index]) else events.starts[index]
         origin = float(times[first - 1] if first else start)
-        moments = events.timestamps(index)
-        shown = times if moments is None else moments
-        return _Window(times[first:], marks[first:], origin, num_future, shown[first:], name)
+        return _Window(times[first:], marks[first:], origin, num_future, events.shown_times(index)[first:], name)
 
     def _joined(self, before: EventSequences, after: EventSequences, index: int) -> _Window:
         """History and future given apart."""
@@ -441,6 +569,7 @@ class EHDDistiller:
         given = [value for value in (epsilon, share, size) if value is not None]
         if len(given) > 1:
             raise ValueError(f"Ask for one of epsilon, share and size; got {epsilon}, {share} and {size}.")
+        _check_numbers(epsilon=epsilon, share=share, delta=delta)
         if refine is not None and refine not in get_args(Refinement):
             raise ValueError(f"refine must be one of {', '.join(get_args(Refinement))}; got {refine!r}.")
         if size is not None and not _is_count(size):
@@ -455,17 +584,19 @@ class EHDDistiller:
         refine = refine or (self._own_refine if not given and delta is None else "prune")
         if not given:
             epsilon, share = self.epsilon, self.share
-        question = Question(epsilon, share, size, delta, refine)
-        question.rule(torch.tensor([1]))  # refuses what cannot be asked
-        return question
+        Explains(epsilon=epsilon, share=share if size is None else 1.0, delta=delta)  # refuses what cannot be asked
+        return Question(epsilon, share, size, delta, refine)
 
-    def _explain(self, windows: list[_Window], question: Question, progress: bool | None) -> list[Explanation]:
+    def _check_length(self, windows: list[_Window]) -> None:
         longest = max(len(window.times) for window in windows)
         if longest > self.max_length:
             raise ValueError(
                 f"A window may have at most max_length = {self.max_length} events; got {longest}. "
                 "Pass history=<number of events> to look at the most recent ones only."
             )
+
+    def _explain(self, windows: list[_Window], question: Question, progress: bool | None) -> list[Explanation]:
+        self._check_length(windows)
         answers: dict[int, Explanation] = {}
         # Certificates are in double precision, whatever the search works in; the copy leaves the user's model alone.
         double = copy.deepcopy(self.mtpp).double()
@@ -477,24 +608,38 @@ class EHDDistiller:
                 bar.update(len(indices))
         return [answers[index] for index in range(len(windows))]
 
+    def _with_intensities(self, windows: list[_Window], answers: list[Explanation]) -> list[Explanation]:
+        """The answers with the intensity along their windows, given the whole history and given what is left of it."""
+        questions = [
+            IntensityQuestion(
+                window.times - window.origin,
+                window.marks,
+                ~np.append(answer.distill_mask, np.zeros(window.num_future, bool)),
+                window.num_future,
+                window.shown_times,
+            )
+            for window, answer in zip(windows, answers, strict=True)
+        ]
+        curves = intensity_curves(copy.deepcopy(self.mtpp).double(), questions)
+        return [replace(answer, intensity=curve) for answer, curve in zip(answers, curves, strict=True)]
+
     @torch.no_grad()
     def _explain_batch(self, windows: list[_Window], question: Question, double: MTPPModel) -> list[Explanation]:
         times, marks, mask, num_future = _tensors(windows, self.mtpp.device)
         history = mask[:, : times.shape[1] - num_future]
         answer = self._search(self.mtpp, times.to(self.mtpp.dtype), marks, mask, num_future, question)
         values = self._measure(double, times, marks, mask, num_future, answer.distill_mask)
-        wrong = answer.reached & ~_within(values, question, answer.distill_mask)
-        if wrong.any() and question.refine != "none":
-            # Rounding decided: times far from their origin, or a value at the limit. Search again, precisely.
-            doubtful = (times[wrong], marks[wrong], mask[wrong], num_future)
-            again = self._search(double, *doubtful, question)
+        doubtful = self._doubtful(double, times, marks, mask, num_future, question, answer, values)
+        if doubtful.any():
+            part = (times[doubtful], marks[doubtful], mask[doubtful], num_future)
+            again = self._search(double, *part, question)
             for old, new in zip(answer, again, strict=True):
                 if old is not None and new is not None:
-                    old[wrong] = new.to(old.dtype)
-            for name, value in self._measure(double, *doubtful, again.distill_mask).items():
-                values[name][wrong] = value
-        met = _within(values, question, answer.distill_mask).tolist()
-        minimal = question.refine == "prune" and question.size is None
+                    old[doubtful] = new
+            for name, value in self._measure(double, *part, again.distill_mask).items():
+                values[name][doubtful] = value
+        met = _within(values, question).tolist()
+        pruned = (answer.reached & _within(values, question, MARGIN) & question.prunes).tolist()
         config: Any = self.mtpp.config
         rows = {name: value.tolist() for name, value in values.items()}
         answers = []
@@ -506,7 +651,7 @@ class EHDDistiller:
             split = len(events) - window.num_future
             past = tuple(event._replace(score=score) for event, score in zip(events[:split], scores, strict=True))
             curve = None if answer.curve is None else tuple(answer.curve[row, : split + 1].tolist())
-            nothing = rows["dppl_empty"][row] >= 0 and (question.share is not None or not met[row])
+            nothing = rows["dppl_empty"][row] > -_NOTHING and (question.share is not None or not met[row])
             failed: Status = "explains_nothing" if nothing else "infeasible"
             answers.append(
                 Explanation(
@@ -519,7 +664,7 @@ class EHDDistiller:
                     size=None if question.size is None else min(question.size, split),
                     delta=question.delta,
                     status="explained" if met[row] and not nothing else failed,
-                    one_minimal=True if minimal and met[row] and not nothing else None,
+                    one_minimal=True if pruned[row] and not nothing else None,
                     curve=curve,
                     conditioning=self.conditioning,
                     seq_id=window.seq_id,
@@ -535,28 +680,62 @@ class EHDDistiller:
         if question.refine == "none":
             assert isinstance(self.model, DistillerModel)
             chosen, shown = self.model.distill(times.to(self.model.dtype), marks, mask, num_future)
-            return Answer(chosen, shown, torch.ones_like(chosen[:, 0]), None)
+            return Answer(chosen, shown.double(), torch.ones_like(chosen[:, 0]), None)
         objective = Objective(mtpp, times, marks, mask, num_future, conditioning=self.conditioning)
         history = objective.history
         rule = question.rule(history.sum(1)).bind(objective)
         generator = torch.Generator(device=times.device).manual_seed(0)
-        if not self.solver.orders:
-            result = self.solver.solve(objective, rule, generator=generator)
-            return Answer(result.distill_mask, result.distill_mask.to(times.dtype), result.reached, None)
-        scores = self.solver.rank(objective, generator)
+        # What chooses sets does not order events; the default's order then gives the curve, and a set where it fails.
+        orders = self.solver if self.solver.orders else self._ordering
+        scores = orders.rank(objective, generator)
         ranks = ranks_of(scores, history)
         curve = prefix_curve(objective, ranks)
-        found = best_prefix(objective, rule, ranks, curve)
-        explains = curve[:, -1] < 0 if question.share is not None else torch.ones_like(found.reached)
-        open_windows = (found.reached & explains).nonzero()[:, 0]
-        if question.refine == "prune" and isinstance(rule, Reaches) and len(open_windows):
-            prune = Refine(start=found.distill_mask, max_swaps=0)
-            pruned = prune.search(objective, rule, generator)
-            found.distill_mask[open_windows] = pruned.distill_mask[open_windows]
+        if self.solver.orders:
+            found = best_prefix(objective, rule, ranks, curve)
+            chosen, reached = found.distill_mask, found.reached
+        else:
+            result = self.solver.solve(objective, rule, generator=generator)
+            # Of a solver that judges sets by their mean, the one set it returns may miss the target.
+            chosen = result.distill_mask
+            reached = result.reached & rule.met(objective, chosen, objective.windows)
+        if question.prunes:
+            pruned = Refine(start=chosen, max_swaps=0).search(objective, rule, generator)
+            chosen, reached = pruned.distill_mask, pruned.reached
+        if question.share is not None:
+            reached = reached & (curve[:, -1] < 0)
         # Where the target is out of reach, the best there is: the prefix that lowers dppl most.
         lowest = (ranks < curve.argmin(1)[:, None]) & history
-        chosen = torch.where((found.reached & explains)[:, None], found.distill_mask, lowest)
-        return Answer(chosen, scores, found.reached & explains, curve)
+        return Answer(torch.where(reached[:, None], chosen, lowest), scores.double(), reached, curve.double())
+
+    def _doubtful(
+        self,
+        double: MTPPModel,
+        times: Tensor,
+        marks: Tensor,
+        mask: Tensor,
+        num_future: int,
+        question: Question,
+        answer: Answer,
+        values: dict[str, Tensor],
+    ) -> Tensor:
+        """Where rounding may have decided the answer, (B,): times far from their origin, or a value at a limit."""
+        if question.refine == "none" or self.mtpp.dtype == torch.float64:
+            return torch.zeros_like(answer.reached)
+        assert answer.curve is not None
+        doubtful = answer.reached & ~_within(values, question, MARGIN)
+        doubtful |= ~((answer.curve[:, -1] - values["dppl_empty"]).abs() <= _ROUNDING)
+        if question.size is None:
+            limit = question.limit(values["dppl_empty"])[:, None] - MARGIN
+            doubtful |= ((answer.curve - limit).abs() <= _ROUNDING).any(1)
+        if question.delta is not None:
+            doubtful |= ~answer.reached
+        if question.prunes:
+            objective = Objective(double, times, marks, mask, num_future, conditioning=self.conditioning)
+            rule = question.rule(objective.history.sum(1)).bind(objective)
+            needed = answer.distill_mask & ~doubtful[:, None]
+            rows, _, without = flip_each(needed, needed)
+            doubtful[rows[rule.met(objective, without, rows)]] = True
+        return doubtful
 
     def _measure(
         self, mtpp: MTPPModel, times: Tensor, marks: Tensor, mask: Tensor, num_future: int, distill_mask: Tensor
@@ -576,15 +755,27 @@ class EHDDistiller:
         }
 
 
-def _within(values: dict[str, Tensor], question: Question, distill_mask: Tensor) -> Tensor:
-    """Whether the target is met by these values, (B,)."""
-    left = values["dppl_left"]
-    met = torch.ones_like(left, dtype=torch.bool)
-    if question.epsilon is not None:
-        met = left < math.log(question.epsilon)
-    elif question.share is not None:
-        met = left <= question.share * values["dppl_empty"]
-    return met if question.delta is None else met & (values["dppl_distilled"] >= -question.delta)
+def _within(values: dict[str, Tensor], question: Question, margin: float = 0.0) -> Tensor:
+    """Whether the target is met by these values, with a margin, (B,)."""
+    left, limit = values["dppl_left"], question.limit(values["dppl_empty"]) - margin
+    # An epsilon is to be undercut, a share to be reached.
+    met = left < limit if question.epsilon is not None else left <= limit
+    return met if question.delta is None else met & (values["dppl_distilled"] >= margin - question.delta)
+
+
+def _check_numbers(**targets: Any) -> None:
+    for name, value in targets.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+            raise ValueError(f"{name} must be a number; got {value!r}.")
+
+
+def _features(known: Any) -> Any:
+    """Types of the columns of an explained dataset whose own are `known`."""
+    from datasets import Features, List, Value
+
+    added = {name: Value("float64" if name.startswith("dppl") else "bool") for name in _DATASET_COLUMNS}
+    lists = {"distilled": List(Value("bool")), "score": List(Value("float64"))}
+    return Features({**known, **lists, **added, "status": Value("string")})
 
 
 def _other_vocabulary(got: Any, expected: Any) -> str:
@@ -624,7 +815,9 @@ def _in_unit(events: EventSequences, unit: str | None) -> EventSequences:
     if unit is None or events.time_unit is None or events.time_unit == unit:
         return events
     ratio = unit_in_nanoseconds(events.time_unit) / unit_in_nanoseconds(unit)
-    return replace(events, times=events.times * ratio, starts=events.starts * ratio, time_unit=unit)
+    resolution = None if events.resolution is None else events.resolution * ratio
+    times, starts = events.times * ratio, events.starts * ratio
+    return replace(events, times=times, starts=starts, time_unit=unit, resolution=resolution)
 
 
 def _in_the_order_of(before: EventSequences, after: EventSequences) -> EventSequences:

@@ -1,6 +1,7 @@
 """Public data sets as people find them: EasyTPP rows, Neural Hawkes pickles, SEISMIC tables -> event sequences.
 
-`load_source` recognises the layout of a path; everything it reads goes through the door of `events.load_splits`.
+`load_source` recognises the layout of a path, or of a data set on the Hub; everything it reads goes through the door
+of `events.load_splits`.
 """
 
 from __future__ import annotations
@@ -17,26 +18,36 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
+from huggingface_hub import snapshot_download
 
 from .events import SPLIT_NAMES, EventSequences, load_events, load_splits
+from .hub_errors import hub_errors
 
 PICKLES = (".pkl", ".pickle")
 FOLLOWER_CLASSES = (120, 1363)  # the boundaries of Retweet's three marks
 
 
-def load_source(path: str | Path, **keywords: Any) -> dict[str, EventSequences]:
-    """The splits of a data set on disk, with one shared mark vocabulary; a source without splits is the split train.
+def load_source(path: str | Path, *, revision: str | None = None, **keywords: Any) -> dict[str, EventSequences]:
+    """The splits of a data set, with one shared mark vocabulary; a source without splits is the split train.
 
     Args:
         path: a file or a folder: EasyTPP rows (JSON, JSONL, Parquet), Neural Hawkes pickles, SEISMIC (`index.csv` and
-            `data.csv`), or anything `load_splits` reads.
+            `data.csv`), what `export_windows` writes, or anything `load_splits` reads; or the Hub id of a data set
+            that holds one of these.
+        revision: branch, tag or commit of a data set on the Hub.
         keywords: as in `load_events`. The layouts named above know their columns; id2label, num_marks, time_unit and
             sort stay open.
     """
+    if not Path(path).exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
+        path = _download(str(path), revision)
     path = Path(path)
     if not path.exists():
-        raise ValueError(f"a source is a file or a folder; got {path}, which does not exist. Check the path.")
+        raise ValueError(
+            f"a source is a file, a folder or the Hub id of a data set; got {path}, which does not exist. Check it."
+        )
     files = sorted(path.iterdir()) if path.is_dir() else [path]
+    if any(file.name == "sequences" and file.is_dir() for file in files):
+        return _load_export(path / "sequences", keywords)
     if any(file.suffix in PICKLES for file in files):
         return from_neural_hawkes(path, **keywords)
     if {"index.csv", "data.csv"} <= {file.name for file in files}:
@@ -47,6 +58,27 @@ def load_source(path: str | Path, **keywords: Any) -> dict[str, EventSequences]:
         return _load_rows({split: _read_rows(file) for split, file in named.items()}, keywords)
     known = KNOWN_FOLDERS.get(path.resolve().name, lambda _: {})(path)
     return load_splits(path, **(known | keywords))
+
+
+def _download(repo_id: str, revision: str | None) -> Path:
+    """A data set of the Hub in the local cache, without its windows: they are made from its sequences."""
+    try:
+        with hub_errors(repo_id, "dataset", revision):
+            return Path(
+                snapshot_download(repo_id, repo_type="dataset", revision=revision, ignore_patterns="[0-9]*-[0-9]*/*")
+            )
+    except OSError as error:
+        raise OSError(f"there is no file or folder {repo_id}, and as the id of a data set: {error}") from error
+
+
+def _load_export(folder: Path, keywords: dict[str, Any]) -> dict[str, EventSequences]:
+    """The sequences behind exported windows, with the moments their times count from."""
+    splits = load_splits(folder, start="start", **keywords)
+    for split, sequences in splits.items():
+        epochs = pa.parquet.read_table(folder / f"{split}.parquet", columns=["epoch"])["epoch"]
+        if not epochs.null_count:
+            splits[split] = replace(sequences, epochs=epochs.to_numpy())
+    return splits
 
 
 def _stackoverflow(folder: Path) -> dict[str, Any]:

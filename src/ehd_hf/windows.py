@@ -27,13 +27,15 @@ import yaml
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 
-from .events import EventBatch, EventSequences, load_events, load_splits
+from .events import EventBatch, EventSequences, load_events
+from .sources import load_source
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
 
 SAMPLED_WINDOWS, SAMPLED_SEED = 5_000, 0  # test_sampled
 CARD_MARKER = "<!-- written by ehd_hf.windows.export_windows -->"
+CARD_FOLDER = "path/to/this/folder"  # what a card calls its data set until it has a Hub id
 CARD_FIELDS = ("pretty_name", "license", "time_unit", "provenance", "marks", "citation")
 ROWS_PER_CHUNK = 10_000
 
@@ -237,23 +239,17 @@ def load_windows(source: Any, name: str = "15-40", *, split: str = "train", **co
     """Windows in memory, for training and evaluation.
 
     Args:
-        source: a folder written by `export_windows`; a file or folder for `load_splits`; `EventSequences`, a mapping
-            from split to them; or anything `load_events` takes. A source that is one piece is the split train.
+        source: what `load_source` reads: a folder written by `export_windows`, a file or folder of events, or the Hub
+            id of such a data set; `EventSequences`, a mapping from split to them; or anything `load_events` takes. A
+            source that is one piece is the split train.
         name: "K-L", number of future and history events. An exported folder serves any pair: it holds the sequences.
         split: train, validation, test, or test_sampled (5,000 windows of test by a fixed seed).
-        columns: keywords of `load_events`.
+        columns: keywords of `load_events`; `revision` of a data set on the Hub.
     """
     future, history = parse_pair(name)
     splits: Mapping[str, EventSequences]
     if isinstance(source, str | Path):
-        exported = _is_export(Path(source))
-        splits = (
-            load_splits(Path(source) / "sequences", start="start", **columns)
-            if exported
-            else load_splits(source, **columns)
-        )
-        if exported:
-            splits = {key: _with_epochs(Path(source), key, sequences) for key, sequences in splits.items()}
+        splits = load_source(source, **columns)
     elif isinstance(source, Mapping) and all(isinstance(value, EventSequences) for value in source.values()):
         splits = source
     else:
@@ -265,16 +261,10 @@ def load_windows(source: Any, name: str = "15-40", *, split: str = "train", **co
     return store.sample() if split == "test_sampled" else store
 
 
-def _is_export(folder: Path) -> bool:
+def is_export(folder: Path) -> bool:
+    """Whether `export_windows` wrote this folder."""
     card = folder / "README.md"
     return card.is_file() and CARD_MARKER in card.read_text(encoding="utf-8")
-
-
-def _with_epochs(folder: Path, split: str, sequences: EventSequences) -> EventSequences:
-    epochs = pq.read_table(folder / "sequences" / f"{split}.parquet", columns=["epoch"])["epoch"]
-    if epochs.null_count:
-        return sequences
-    return replace(sequences, epochs=epochs.to_numpy())
 
 
 def export_windows(
@@ -302,7 +292,7 @@ def export_windows(
     out, card = Path(out), dict(card or {})
     if unknown := sorted(set(card) - set(CARD_FIELDS)):
         raise ValueError(f"a card has the fields {', '.join(CARD_FIELDS)}; got {', '.join(unknown)}. Remove them.")
-    if out.exists() and not (overwrite or _is_export(out) or (out.is_dir() and not any(out.iterdir()))):
+    if out.exists() and not (overwrite or is_export(out) or (out.is_dir() and not any(out.iterdir()))):
         raise ValueError(f"{out} exists and holds something else. Choose another folder, or pass overwrite=True.")
     if len({tuple(sequences.id2label.items()) for sequences in splits.values()}) != 1:
         raise ValueError("the splits must be there and share one mark vocabulary. Load them with load_splits.")
@@ -425,7 +415,8 @@ def _card(
     header: dict[str, Any] = {
         "pretty_name": card.get("pretty_name", name),
         "license": card.get("license", "unknown"),
-        "tags": ["temporal-point-process", "event-sequences"],
+        "tags": ["ehd_hf", "temporal-point-process", "event-sequences"],
+        "size_categories": [_size_category(max(map(len, stores.values())))],
         "configs": [{"config_name": config, "data_files": files} for config, files in configs.items()],
     }
     header["configs"][0]["default"] = True
@@ -437,7 +428,7 @@ def _card(
         if split != "test_sampled":
             windows[split][f"too short for {pair}"] = store.num_too_short
     template = Template(files("ehd_hf").joinpath("templates/dataset_card.md").read_text(encoding="utf-8"))
-    return template.substitute(
+    text = template.substitute(
         header=yaml.safe_dump(header, sort_keys=False, allow_unicode=True).rstrip(),
         marker=CARD_MARKER,
         name=name,
@@ -445,10 +436,11 @@ def _card(
         license=header["license"],
         time_unit=any_split.time_unit or "not stated by the source",
         provenance=card.get("provenance", "Not stated.").strip(),
-        citation=card.get("citation", "Not stated.").strip(),
-        mark_text=card.get("marks", "").strip(),
+        citation=card.get("citation", "").strip(),
+        mark_text=f"{card.get('marks', '').strip()} {_mark_summary(counts, any_split.id2label)}".strip(),
         num_marks=any_split.num_marks,
         example=next(iter(configs)),
+        folder=CARD_FOLDER,
         sampled=f"{SAMPLED_WINDOWS:,}",
         seed=SAMPLED_SEED,
         statistics=_markdown("split", {split: statistics(sequences) for split, sequences in splits.items()}),
@@ -461,6 +453,25 @@ def _card(
             },
         ),
     )
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def _mark_summary(counts: Mapping[str, np.ndarray], id2label: Mapping[int, str]) -> str:
+    split, count = next(iter(counts.items()))
+    most, least, share = int(count.argmax()), int(count.argmin()), count / count.sum()
+    if share[most] == share[least]:
+        return ""
+    return (
+        f"In the {split} split {share[most]:.1%} of the events are of the most frequent mark ({id2label[most]}) and "
+        f"{share[least]:.2%} of the rarest ({id2label[least]})."
+    )
+
+
+def _size_category(number: int) -> str:
+    """The Hub's word for a number of rows, such as "10K<n<100K"."""
+    bounds = ["1K", "10K", "100K", "1M", "10M", "100M"]
+    place = sum(number >= 10 ** (3 + power) for power in range(len(bounds) - 1))
+    return "n<1K" if place == 0 else f"{bounds[place - 1]}<n<{bounds[place]}"
 
 
 def _markdown(corner: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
