@@ -493,7 +493,7 @@ def test_epsilon_must_lie_between_zero_and_one(epsilon):
     ("config", "message"),
     [
         ({"epsilonn": 0.5}, "knows the keys .*epsilon.*got unknown epsilonn"),
-        ({"num_heads": 3}, "attention_size must be a multiple of num_heads.* 32, 3"),
+        ({"num_heads": 3}, "attention_size must be a multiple of num_heads; got 32 and 3"),
         ({"num_heads": 0}, "num_heads must be at least 1; got 0"),
         ({"hidden_size": 7}, "hidden_size must be even; got 7"),
         ({"hidden_size": 0}, "hidden_size must be at least 1; got 0"),
@@ -503,7 +503,8 @@ def test_epsilon_must_lie_between_zero_and_one(epsilon):
         ({"alpha": -0.1}, "alpha and constraint_weight must be at least 0.* got -0.1"),
         ({"constraint_weight": -1}, "alpha and constraint_weight must be at least 0"),
         ({"tau": 0}, "tau above 0"),
-        ({"num_mask_samples": 0}, "num_mask_samples at least 1"),
+        ({"num_mask_samples": 0}, "num_mask_samples must be at least 1; got 0"),
+        ({"epsilon": None, "share": 0.7}, "trained for an epsilon; got share 0.7.*ranking distiller"),
     ],
 )
 def test_a_bad_setting_is_refused_with_its_name(config, message):

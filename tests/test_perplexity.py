@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
-from ehd_hf.perplexity import dppl, future_log_prob, keep_gradient, log_perplexity, split_time
+from ehd_hf.perplexity import (
+    dppl,
+    dppl_parts,
+    future_log_prob,
+    keep_gradient,
+    log_perplexity,
+    log_perplexity_of_masks,
+    split_time,
+)
 from helpers import AdditiveMTPP, PoissonMTPP, random_events, slow_log_prob, wild
 
 B, S, L, K, C = 3, 5, 7, 4, 6
@@ -365,3 +373,94 @@ def test_slopes_at_hard_gates_are_one_sided_differences_also_for_the_last_event(
         moved[:, event] += step
         difference = (dppl(fullynn, times, marks, mask, K, moved, conditioning=conditioning) - at) / step
         torch.testing.assert_close(slope[:, event], difference.detach(), rtol=1e-3, atol=1e-5)
+
+
+# --- times and marks apart
+
+
+def parts_from_scratch(model, times, marks, mask, num_future, keep, conditioning):
+    """log p of the times and of the marks of one row (T,), mean over the future, every prefix encoded anew."""
+    num_history = len(times) - num_future
+    before = [i for i in range(num_history) if mask[i] and keep[i] > 0.5]
+    split = max((times[i].item() for i in range(num_history) if mask[i]), default=0.0)
+    time_part, mark_part = [], []
+    for i in (i for i in range(num_history, len(times)) if mask[i]):
+        everything = torch.ones(1, len(before), dtype=torch.bool)
+        states, _ = model.encode_history(times[None, before], marks[None, before], everything, None)
+        last = times[before[-1]] if before else torch.zeros_like(times[0])
+        total, log_intensity, compensator = model.score_intervals(states[0, -1], times[i] - last, marks[i])
+        if conditioning == "survival" and not time_part:
+            compensator = compensator - model.total_compensator(states[0, -1], split - last)
+        time_part.append((total - compensator).item())
+        mark_part.append((log_intensity - total).item())
+        before.append(i)
+    return sum(time_part) / len(time_part), sum(mark_part) / len(mark_part)
+
+
+@pytest.mark.parametrize(("conditioning", "rebuilder"), BOTH_WAYS)
+@pytest.mark.parametrize("backbone", ["fullynn", "additive"])
+def test_what_times_and_marks_lose_adds_up_and_agrees_with_re_encoding(request, backbone, conditioning, rebuilder):
+    model = request.getfixturevalue(backbone)
+    generator = torch.Generator().manual_seed(30)
+    times, marks, mask = random_events(B, L + K, model.config.num_marks, generator, "none")
+    mask[1, 2], mask[2, L + K - 1] = False, False
+    keep = (torch.rand(2, B, L, generator=generator) < 0.5).double()
+    keep[1, 0] = 0
+    how = {"conditioning": conditioning, "rebuilder": rebuilder}
+    parts = dppl_parts(model, times, marks, mask, K, keep, **how)
+    assert parts.time.shape == parts.mark.shape == parts.total.shape == (2, B)
+    torch.testing.assert_close(parts.total, dppl(model, times, marks, mask, K, keep, **how), atol=1e-12, rtol=0)
+    assert torch.equal(parts.total, parts.time + parts.mark) and (parts.mark.abs() > 1e-4).any()
+    for row in range(B):
+        events = (times[row], marks[row], mask[row])
+        full = parts_from_scratch(model, *events, K, torch.ones(L), conditioning)
+        for sample in range(2):
+            kept = parts_from_scratch(model, *events, K, keep[sample, row], conditioning)
+            assert parts.time[sample, row].item() == pytest.approx(kept[0] - full[0], abs=1e-9)
+            assert parts.mark[sample, row].item() == pytest.approx(kept[1] - full[1], abs=1e-9)
+
+
+def test_times_and_marks_apart_by_hand():
+    model = AdditiveMTPP([0.5, 0.2], [[0.3, 0.1], [0.0, 0.6]])
+    events = window([1.0, 3.0, 4.0, 6.0], [0, 1, 1, 0])  # history 0 at 1, 1 at 3; future 1 at 4, 0 at 6
+    parts = dppl_parts(model, *events, 2, mask_of(1, 0))
+    mark = (math.log(0.3 / 1.1) + math.log(0.8 / 1.7)) - (math.log(0.9 / 1.7) + math.log(0.8 / 2.3))
+    time = (math.log(1.1) - 3.3 + math.log(1.7) - 3.4) - (math.log(1.7) - 1.7 + math.log(2.3) - 4.6)
+    assert parts.mark.item() == pytest.approx(mark / 2, abs=1e-12)
+    assert parts.time.item() == pytest.approx(time / 2, abs=1e-12)
+    survived = dppl_parts(model, *events, 2, mask_of(1, 0), conditioning="survival")
+    assert survived.mark.item() == parts.mark.item()  # the silence is a matter of times
+    assert survived.time.item() == pytest.approx((time + 1.1 * 2) / 2, abs=1e-12)
+
+
+def test_a_poisson_process_loses_nothing_of_its_marks():
+    model = PoissonMTPP([0.5, 0.25])
+    events = window([1.0, 2.0, 4.0, 5.0, 5.5, 8.0], [0, 1, 0, 1, 0, 1])
+    parts = dppl_parts(model, *events, 3, mask_of(1, 1, 0))
+    assert parts.mark.item() == 0 and parts.time.item() == pytest.approx(-0.75 * 2 / 3, abs=1e-12)
+
+
+# --- many masks at a time
+
+
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+@pytest.mark.parametrize("max_rows", [1, 4, 13, 512])
+def test_many_masks_give_what_each_gives_by_itself_in_any_order(fullynn, conditioning, max_rows):
+    generator = torch.Generator().manual_seed(31)
+    times, marks, mask = random_events(B, L + K, C, generator, "none")
+    mask[0, [0, 3]], mask[1, L + K - 1] = False, False
+    windows = torch.randint(B, (13,), generator=generator)
+    keep_mask = torch.rand(13, L, generator=generator) < torch.rand(13, 1, generator=generator)
+    keep_mask[0], keep_mask[1] = True, False
+    how = {"conditioning": conditioning, "max_rows": max_rows}
+    got = log_perplexity_of_masks(fullynn, times, marks, mask, K, keep_mask, windows, **how)
+    assert got.shape == (13,) and not got.requires_grad
+    for row, index in enumerate(windows.tolist()):
+        one = (x[index : index + 1] for x in (times, marks, mask))
+        alone = log_perplexity(fullynn, *one, K, keep_mask[row : row + 1].double(), conditioning=conditioning)
+        assert got[row].item() == pytest.approx(alone.item(), abs=1e-9)
+    order = torch.randperm(13, generator=generator)
+    shuffled = log_perplexity_of_masks(fullynn, times, marks, mask, K, keep_mask[order], windows[order], **how)
+    torch.testing.assert_close(shuffled, got[order], atol=1e-12, rtol=0)
+    none = log_perplexity_of_masks(fullynn, times, marks, mask, K, keep_mask[:0], windows[:0], **how)
+    assert none.shape == (0,)

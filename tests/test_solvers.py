@@ -1,3 +1,4 @@
+import functools
 import itertools
 import math
 
@@ -12,11 +13,14 @@ from ehd_hf.solvers.base import (
     AtSize,
     Explains,
     Objective,
+    RankedBy,
     RankingSolver,
     Reaches,
     Solver,
     available_solvers,
+    best_prefix,
     get_solver,
+    prefix_curve,
     ranks_of,
 )
 from helpers import AdditiveMTPP, random_events, wild
@@ -723,3 +727,242 @@ def test_integrated_gradient_leaves_the_model_without_gradients():
 def test_integrated_gradient_refuses_to_look_nowhere(option):
     with pytest.raises(ValueError, match=f"{option} must be at least 1; got 0"):
         get_solver("integrated_gradient", **{option: 0})
+
+
+# --- what is asked of the distilled events alone, and by how much
+
+
+def test_delta_asks_that_the_distilled_events_alone_predict_almost_as_well():
+    # Influences 1 3 0 3. Distilled {1}: left 5/8, alone 4/8; {1, 3}: 2/8, 7/8; {0, 1, 3}: 1/8, 8/8.
+    for name in ("greedy_search", "backward_elimination", "exact_search", "leave_one_out"):
+        for delta, size in ((10.0, 1), (math.log(2), 1), (math.log(8 / 7), 2), (math.log(8 / 7.1), 3), (0.0, 3)):
+            delta += 1e-12  # with an epsilon there is no tolerance for rounding
+            for stop in (Explains(epsilon=0.7, delta=delta), Explains(share=1e-3, delta=delta)):
+                result = get_solver(name).solve(by_hand([1, 3, 0, 3]), stop)
+                assert (result.sizes.item(), result.reached.item()) == (size, True)
+                assert result.dppl_distilled.item() >= -delta - 1e-9
+    result = get_solver("greedy_search").solve(by_hand([1, 3, 0, 3]), Explains(epsilon=0.1, delta=10.0))
+    assert not result.reached.item() and result.sizes.item() == 4
+
+
+def test_a_margin_is_by_how_much_the_targets_are_met():
+    two_eighths, seven_eighths = math.log(2 / 8), -math.log(7 / 8) + 1e-12
+    for stop, size in (
+        (Explains(share=2 / 3), 2),  # exactly met by two events: two thirds of log(1/8) is log(2/8)
+        (Explains(share=2 / 3, margin=1e-5), 3),
+        (Explains(epsilon=2 / 8 + 1e-9), 2),
+        (Explains(epsilon=2 / 8 + 1e-9, margin=1e-5), 3),
+        (Explains(epsilon=0.5, delta=seven_eighths), 2),
+        (Explains(epsilon=0.5, delta=seven_eighths, margin=1e-5), 3),
+        (Explains(share=1.0, margin=1e-5), None),  # not even the whole history
+        (Explains(share=0.5, delta=0.0, margin=1e-5), None),
+    ):
+        objective = by_hand([1, 3, 0, 3])
+        result = get_solver("greedy_search").solve(objective, stop)
+        assert (result.sizes.item(), result.reached.item()) == (4 if size is None else size, size is not None)
+    rule = Explains(epsilon=0.25, delta=0.5, margin=0.125).bind(by_hand([1, 3, 0, 3]))
+    assert rule.dppl_left.item() == pytest.approx(two_eighths - 0.125, abs=1e-12) and rule.tolerance == 0
+    assert rule.dppl_distilled.item() == 0.125 - 0.5
+
+
+def test_a_history_that_explains_nothing_meets_a_share_with_no_event_whatever_the_margin():
+    objective = by_hand([1, 3, 0, 3])
+    times = objective.times.clone()
+    times[:, -1] += 50.0  # the rates the history raised promised more than came
+    calm = Objective(objective.mtpp, times, objective.marks, objective.mask, 1, conditioning="survival")
+    assert calm.dppl_left(calm.history).item() > 0
+    for margin in (0.0, 1e-5, 100.0):
+        result = get_solver("greedy_search").solve(calm, Explains(share=0.7, margin=margin))
+        assert result.reached.item() and result.sizes.item() == 0
+
+
+def test_a_delta_and_a_margin_below_zero_are_refused():
+    for delta in (-0.1, float("nan")):
+        with pytest.raises(ValueError, match=f"delta must be at least 0; got {delta}. It is a loss"):
+            Explains(share=0.5, delta=delta)
+    for margin in (-1e-5, float("nan")):
+        with pytest.raises(ValueError, match=f"margin must be at least 0; got {margin}. 0 asks"):
+            Explains(epsilon=0.5, margin=margin)
+
+
+# --- orders and their prefixes
+
+
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+def test_a_prefix_curve_is_a_plain_loop_and_stays_where_a_short_history_ends(conditioning):
+    objective = objective_of(2, conditioning, padded=True)
+    scores = torch.randn(B, L, generator=seeded(5))
+    curve = prefix_curve(objective, ranks_of(scores, objective.history))
+    assert curve.shape == (B, L + 1) and (curve[:, 0] == 0).all()
+    for row in range(B):
+        value, history = judge(objective, row), history_of(objective, row)
+        order = sorted(history, key=lambda event, row=row: -scores[row, event].item())
+        expected = [value(history - set(order[:size])) for size in range(len(order) + 1)]
+        expected += expected[-1:] * (L - len(order))
+        assert curve[row].tolist() == pytest.approx(expected, abs=1e-9)
+    # One evaluation for each prefix of each window's own events, none for the whole history.
+    assert objective.num_evaluations.tolist() == [1 + number for number in objective.history.sum(1).tolist()]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_best_prefix_is_the_smallest_that_a_plain_loop_finds(seed):
+    objective = objective_of(seed, padded=True)
+    values = [functools.cache(judge(objective, row)) for row in range(B)]
+    ranks = ranks_of(torch.randn(B, L, generator=seeded(seed)), objective.history)
+    curve = prefix_curve(objective, ranks)
+    rules = [Explains(share=0.5), Explains(epsilon=0.95), Explains(share=0.3, delta=0.2), feasible_targets(objective)]
+    for stop in [*rules, Reaches(-1e9, None)]:
+        rule = stop.bind(objective)
+        found = best_prefix(objective, rule, ranks, curve)
+        for row in range(B):
+            value, history = values[row], frozenset(history_of(objective, row))
+            order = sorted(history, key=lambda event, row=row: ranks[row, event].item())
+            smallest = None
+            for size in reversed(range(len(order) + 1)):
+                left, alone = value(history - set(order[:size])), value(frozenset(order[:size]))
+                meets = left <= rule.dppl_left[row] + rule.tolerance
+                if rule.dppl_distilled is not None:
+                    meets = meets and alone >= rule.dppl_distilled[row] - rule.tolerance
+                smallest = size if meets else smallest
+            assert found.reached[row] == (smallest is not None)
+            expected = history if smallest is None else frozenset(order[:smallest])
+            assert torch.equal(found.distill_mask[row], as_mask(expected))
+            if smallest is not None:
+                assert found.dppl_left[row].item() == pytest.approx(value(history - expected), abs=1e-9)
+    sizes = objective.history.sum(1) - 1
+    at_size = best_prefix(objective, AtSize(sizes).bind(objective), ranks, None)
+    assert at_size.reached.all() and torch.equal(at_size.distill_mask, ranks < sizes[:, None])
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("conditioning", CONDITIONINGS)
+@pytest.mark.parametrize("name", ["greedy_search", "backward_elimination"])
+def test_the_order_of_a_search_is_the_sequence_of_its_sets(name, conditioning, seed):
+    objective, solver = objective_of(seed, conditioning, padded=True), get_solver(name)
+    assert solver.orders
+    ranks = ranks_of(solver.rank(objective, None), objective.history)
+    numbers = objective.history.sum(1)
+    for size in range(L + 1):
+        sizes = numbers.clamp(max=size)
+        found = solver.solve(objective, AtSize(sizes)).distill_mask
+        assert torch.equal((ranks < sizes[:, None]) & objective.history, found)
+    # One evaluation for each candidate of each round; for greedy search the last leaves nothing, and counts too.
+    objective = objective_of(seed, conditioning, padded=True)
+    solver.rank(objective, None)
+    candidates = numbers * (numbers + 1) // 2
+    assert torch.equal(objective.num_evaluations, 1 + candidates - int(name == "backward_elimination"))
+
+
+def test_solvers_that_find_sets_say_that_they_have_no_order():
+    for name in NAMES:
+        solver = get_solver(name)
+        if solver.orders:
+            assert solver.rank(objective_of(padded=True), seeded()).shape == (B, L)
+        else:
+            with pytest.raises(TypeError, match="finds sets of events and does not order them"):
+                solver.rank(objective_of(), seeded())
+    assert {name for name in NAMES if not get_solver(name).orders} == {"exact_search", "random_distillation", "refine"}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if get_solver(name).orders])
+def test_orders_of_short_empty_and_no_histories(name):
+    for num_history in (0, 1):
+        objective = objective_of(num_history=num_history)
+        assert get_solver(name).rank(objective, seeded()).shape == (B, num_history)
+    times, marks, mask = random_windows()
+    mask[0, :L], mask[1, 1:L] = False, False
+    objective = Objective(fullynn(), times, marks, mask, K, conditioning="survival")
+    ranks = ranks_of(get_solver(name).rank(objective, seeded()), objective.history)
+    assert ranks[1, 0] == 0 and sorted(ranks[2].tolist()) == list(range(L))
+
+
+def test_scores_from_elsewhere_cost_what_they_are_said_to():
+    objective = objective_of(padded=True)
+    for stop in stop_rules(objective):
+        plain = get_solver("recency").solve(objective, stop)
+        asked = []
+
+        def score(given, asked=asked):
+            asked.append(given)
+            return get_solver("recency").rank(given, None)
+
+        result = RankedBy(score=score, num_evaluations=6).solve(objective, stop)
+        assert asked == [objective] and torch.equal(result.distill_mask, plain.distill_mask)
+        assert torch.equal(result.num_evaluations, plain.num_evaluations + 6)
+        free = RankedBy(score=score).solve(objective, stop)
+        assert torch.equal(free.num_evaluations, plain.num_evaluations)
+    assert RankedBy(score=score).orders and not hasattr(RankedBy, "name")
+
+
+# --- the shortlist of swaps
+
+
+def listed_swaps(value, history, distilled, max_swaps, shortlist):
+    """From a set of events, the single swap that lowers dppl_left most, again and again. Events are tried in swaps
+    that do best when they alone change sides."""
+    for _ in range(max_swaps):
+        flipped = {event: value(history - (distilled ^ {event})) for event in sorted(history)}
+        tried = [sorted(events, key=flipped.get)[:shortlist] for events in (distilled, history - distilled)]
+        swapped = [distilled - {out} | {into} for out, into in itertools.product(*tried)]
+        best = min(swapped, key=lambda events: value(history - events), default=distilled)
+        if value(history - best) >= value(history - distilled) - 1e-6:
+            return distilled
+        distilled = best
+    return distilled
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_swaps_are_a_plain_loop_over_the_most_promising_pairs_and_with_room_for_all_over_all_pairs(seed):
+    objective = objective_of(seed, padded=True)
+    start = get_solver("recency").solve(objective, AtSize(3)).distill_mask
+    for shortlist in (1, 2, L, 99):
+        solver = get_solver("refine", start=start, shortlist=shortlist, max_swaps=3)
+        result = solver.solve(objective, AtSize(3))
+        for row in range(B):
+            value, history = functools.cache(judge(objective, row)), frozenset(history_of(objective, row))
+            distilled = frozenset(start[row].nonzero()[:, 0].tolist())
+            expected = listed_swaps(value, history, distilled, 3, shortlist)
+            assert torch.equal(result.distill_mask[row], as_mask(expected))
+    for stop in stop_rules(objective)[1:]:
+        whole, more = (get_solver("refine", shortlist=size).solve(objective, stop) for size in (L, 99))
+        assert torch.equal(whole.distill_mask, more.distill_mask)
+        assert torch.equal(whole.num_evaluations, more.num_evaluations)
+
+
+@pytest.mark.parametrize("shortlist", [1, 3])
+def test_a_short_list_is_never_worse_than_the_start_and_is_the_same_alone_and_in_a_batch(shortlist):
+    improved = 0
+    for seed in (0, 3):
+        objective = objective_of(seed, padded=True)
+        for stop in stop_rules(objective):
+            solver = get_solver("refine", shortlist=shortlist)
+            start, result = get_solver("recency").solve(objective, stop), solver.solve(objective, stop)
+            assert (result.reached | ~start.reached).all() and (result.sizes <= start.sizes).all()
+            if isinstance(stop, AtSize):
+                assert (result.dppl_left <= start.dppl_left + 1e-9).all()
+                improved += (result.dppl_left < start.dppl_left - 1e-6).sum().item()
+            for row in range(B):
+                window = (x[row : row + 1] for x in (objective.times, objective.marks, objective.mask))
+                one = Objective(objective.mtpp, *window, K, conditioning="survival")
+                rule = stop
+                if isinstance(stop, AtSize):
+                    rule = AtSize(stop.size[row : row + 1])
+                elif isinstance(stop, Reaches):
+                    rule = Reaches(stop.dppl_left[row : row + 1], stop.dppl_distilled[row : row + 1])
+                alone = solver.solve(one, rule)
+                assert torch.equal(alone.distill_mask[0], result.distill_mask[row])
+                assert alone.num_evaluations[0] == result.num_evaluations[row]
+    assert improved > 0
+
+
+def test_a_shortlist_saves_evaluations():
+    objective = objective_of(num_history=12)
+    spent = [
+        get_solver("refine", shortlist=size, max_swaps=1).solve(objective, AtSize(6)).num_evaluations
+        for size in (2, 12)
+    ]
+    # Recency has 2 to report at the end; then singles and pairs of the shortlist, or all pairs; and the mask itself.
+    assert (spent[0] == 1 + 2 + 12 + 2 * 2 + 1 + 2).all() and (spent[1] == 1 + 2 + 6 * 6 + 1 + 2).all()
+    for option, smallest in (("shortlist", 1), ("max_swaps", 0)):
+        with pytest.raises(ValueError, match=f"{option} must be at least {smallest}; got {smallest - 1}"):
+            get_solver("refine", **{option: smallest - 1})

@@ -321,7 +321,7 @@ class Trainer:
         sums = torch.tensor([totals.get(name, 0.0) for name in names], dtype=torch.float64)
         summed = self.accelerator.reduce(sums.to(self.accelerator.device), "sum")
         reduced = dict(zip(names, summed.tolist(), strict=True))
-        weight = reduced.pop("")
+        weight = reduced.pop("") or 1.0  # every batch may say that nothing in it counts
         return {name: value / weight for name, value in reduced.items()}
 
     def _use_all_cores(self) -> None:

@@ -64,8 +64,8 @@ class DistillerConfig(StrictConfig):
 
 @dataclass
 class DistillerOutput(ModelOutput):
-    """`loss` (eq. 14) and its two parts, `logits` (B, L, 2) of keeping and distilling, and metrics of the argmax mask
-    (when not training), each a mean over the `num_items` windows."""
+    """`loss` (with its two parts where it has them, eq. 14), `logits` (B, L, 2) of keeping and distilling, and metrics
+    of the distiller's answer (when not training); loss and metrics are means over `num_items` windows."""
 
     loss: Tensor | None = None
     size_loss: Tensor | None = None
@@ -119,6 +119,11 @@ class DistillerModel(PreTrainedModel):
             mtpp = AutoModel.from_pretrained(mtpp)
         if not isinstance(mtpp, MTPPModel):
             raise ValueError(f"from_mtpp needs a marked temporal point process; got {type(mtpp).__name__}.")
+        if not mtpp.has_gates:
+            raise ValueError(
+                f"a distiller learns from the gates of its point process; {type(mtpp).__name__} has none. Explain with "
+                "it by EHDDistiller.from_mtpp."
+            )
         model = cls(cls.config_class(mtpp_config=copy.deepcopy(mtpp.config), **config))
         model.mtpp.load_state_dict(mtpp.state_dict())
         return model

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel
 
 from ..perplexity import dppl, log_perplexity
 from .base import DistillerConfig, DistillerModel, DistillerOutput
-from .encoder import WindowEncoder
+from .encoder import WindowEncoder, check_widths
 
 
 @strict
@@ -48,19 +48,14 @@ class EHDDistillerConfig(DistillerConfig):
                 "alpha and constraint_weight must be at least 0 and tau above 0; "
                 f"got {self.alpha}, {self.constraint_weight} and {self.tau}."
             )
-        sizes = ("input_size", "hidden_size", "attention_size", "num_heads", "feed_forward_size")
-        for name in (*sizes, "num_encoder_layers", "num_decoder_layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        if self.hidden_size % 2:
+        if self.num_mask_samples < 1:
+            raise ValueError(f"num_mask_samples must be at least 1; got {self.num_mask_samples}. The paper uses 4.")
+        if self.epsilon is None and self.share is not None:
             raise ValueError(
-                f"hidden_size must be even; got {self.hidden_size}. Positions take pairs of sine and cosine."
+                f"MTPP-EHD is trained for an epsilon; got share {self.share}. Set epsilon and leave share out, or use "
+                "the ranking distiller, which answers both."
             )
-        if self.attention_size % self.num_heads or self.num_mask_samples < 1:
-            raise ValueError(
-                "attention_size must be a multiple of num_heads and num_mask_samples at least 1; "
-                f"got {self.attention_size}, {self.num_heads} and {self.num_mask_samples}."
-            )
+        check_widths(self)
         super().__post_init__(**kwargs)
 
 

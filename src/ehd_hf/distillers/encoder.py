@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 # Time features bend at these multiples of the mean interval, from seconds to seasons of it.
 _SCALE_FACTORS = (0.01, 0.1, 1.0)
+
+
+def check_widths(config: Any) -> None:
+    """Refuse a config whose widths this network cannot have."""
+    sizes = ("input_size", "hidden_size", "attention_size", "num_heads", "feed_forward_size")
+    for name in (*sizes, "num_encoder_layers", "num_decoder_layers"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} must be at least 1; got {getattr(config, name)}.")
+    if config.hidden_size % 2:
+        raise ValueError(
+            f"hidden_size must be even; got {config.hidden_size}. Positions take pairs of sine and cosine."
+        )
+    if config.attention_size % config.num_heads:
+        raise ValueError(
+            f"attention_size must be a multiple of num_heads; got {config.attention_size} and {config.num_heads}. "
+            "Every head takes an equal part."
+        )
 
 
 class Attention(nn.Module):

@@ -14,7 +14,7 @@ says about all of them together.
 """
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModel
 
 from ..perplexity import keep_gradient, log_perplexity_of_masks
 from .base import DistillerConfig, DistillerModel, DistillerOutput
-from .encoder import Layer, WindowEncoder
+from .encoder import Layer, WindowEncoder, check_widths
 
 # A window whose history explains next to nothing must not drown the others when effects are compared.
 _SMALLEST_SCALE = 0.1
@@ -48,7 +48,7 @@ class RankingDistillerConfig(DistillerConfig):
 
     epsilon: float | int | None = None
     share: float | int | None = 0.7
-    conditioning: Any = "survival"
+    conditioning: Literal["paper", "survival"] = "survival"
     gate_levels: tuple[float, ...] | list[float] = (0.9, 0.5, 0.1)
     prefix_shares: tuple[float, ...] | list[float] = (0.25, 0.5, 0.75)
     score_spread: float | int = 3.0
@@ -65,14 +65,18 @@ class RankingDistillerConfig(DistillerConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         for name in ("gate_levels", "prefix_shares"):
             if not all(0 < value < 1 for value in getattr(self, name)):
-                raise ValueError(f"{name} must lie between 0 and 1; got {list(getattr(self, name))}.")
+                raise ValueError(
+                    f"{name} must lie between 0 and 1, both excluded; got {list(getattr(self, name))}. Leave such "
+                    "values out."
+                )
         if not self.gate_levels:
             raise ValueError("gate_levels must name one value at least; got none. [0.5] is the cheapest.")
-        if self.score_spread <= 0 or not 0 < self.largest_share <= 1 or self.factual_weight < 0:
+        if not (self.score_spread > 0 and 0 < self.largest_share <= 1 and self.factual_weight >= 0):
             raise ValueError(
                 "score_spread must be above 0, largest_share in (0, 1] and factual_weight at least 0; got "
-                f"{self.score_spread}, {self.largest_share} and {self.factual_weight}."
+                f"{self.score_spread}, {self.largest_share} and {self.factual_weight}. The defaults are 3, 0.75 and 0."
             )
+        check_widths(self)
         super().__post_init__(**kwargs)
 
 
@@ -145,16 +149,19 @@ class RankingDistillerModel(DistillerModel):
         return torch.cat([relative.clamp(-_LARGEST_FEATURE, _LARGEST_FEATURE), compressed], dim=-1)
 
     def _spread(self, scores: Tensor, history: Tensor) -> Tensor:
-        """Scores with mean 0 and standard deviation `score_spread` over the events of each window; 0 on padding."""
+        """Scores with mean 0 and standard deviation `score_spread` over the events of each window (0 where all are
+        equal); 0 on padding."""
         number = history.sum(1, keepdim=True).clamp(min=1)
-        centred = (scores - scores.masked_fill(~history, 0.0).sum(1, keepdim=True) / number) * history
+        mean = scores.masked_fill(~history, 0.0).sum(1, keepdim=True) / number
+        centred = (scores - mean).masked_fill(~history, 0.0)
         deviation = (centred.square().sum(1, keepdim=True) / number + 1e-6).sqrt()
         return self.config.score_spread * centred / deviation
 
     # --- training
 
     def forward(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int | None = None) -> DistillerOutput:
-        """The training loss, or, when not training, the mean of dppl_left over all prefixes and what they explain.
+        """The training loss; when not training, dppl_left over all prefixes relative to the empty history's, with
+        metrics, over the windows whose history explains something (`num_items` of them).
 
         Args:
             times, marks, mask: (B, T) windows whose last `num_future` events are the future.
@@ -164,16 +171,17 @@ class RankingDistillerModel(DistillerModel):
         window = (times, marks, mask, num_future)
         passes = self._scores_of_passes(*window)
         logits = torch.stack([-passes[-1], passes[-1]], dim=-1) / 2
-        number = torch.tensor(len(times), device=times.device)
         if self.training:
+            number = torch.tensor(len(times), device=times.device)
             return DistillerOutput(loss=self._expected_drop(window, passes), logits=logits, num_items=number)
-        metrics = self._prefix_metrics(window, passes[-1])
+        metrics, number = self._prefix_metrics(window, passes[-1])
         return DistillerOutput(loss=metrics["mean_drop"], logits=logits, metrics=metrics, num_items=number)
 
     def _drops(self, window: tuple[Tensor, Tensor, Tensor, int], kept: Tensor) -> Tensor:
         """dppl (eq. 4) of what `kept` (P, B, L) keeps: (P, B)."""
         rows = torch.arange(len(window[0]), device=kept.device)
-        everything = torch.cat([torch.ones_like(kept[:1]), kept]) & window[2][:, : kept.shape[-1]]
+        history = window[2][:, : kept.shape[-1]]
+        everything = torch.cat([history[None], kept & history])
         log_ppl = log_perplexity_of_masks(
             self.mtpp,
             *window,
@@ -184,14 +192,18 @@ class RankingDistillerModel(DistillerModel):
         return log_ppl[0] - log_ppl[1:]
 
     def _expected_drop(self, window: tuple[Tensor, Tensor, Tensor, int], passes: list[Tensor]) -> Tensor:
-        """dppl_left of a drawn set relative to what the whole history explains, with the gradient of its expectation
-        (for each pass)."""
+        """dppl_left of a drawn set relative to what the whole history explains, with the gradient of its expectation.
+
+        The set is drawn by the last pass. The first is judged by it too: its gradient is that of its probabilities,
+        given the effects that events have among the last pass's sets. With a `factual_weight` the gradient is that of
+        dppl_left - weight * dppl_distilled; the value is dppl_left all the same.
+        """
         times, mask, num_future = window[0], window[2], window[3]
         history = mask[:, : times.shape[1] - num_future]
         number = history.sum(1)
         size = 1 + torch.rand(len(times), device=times.device) * (self.config.largest_share * number - 1).clamp(min=0)
         chances = [inclusion_probability(scores, history, size) for scores in passes]
-        drawn = torch.rand_like(chances[-1]) < chances[-1].detach()  # a set of the last pass serves them all
+        drawn = torch.rand_like(chances[-1]) < chances[-1].detach()
         position = torch.arange(history.shape[1], device=times.device)
         flipped = drawn ^ (position[:, None, None] == position)  # (L, B, L)
         sets = torch.cat([drawn[None], flipped, history[None]])
@@ -205,29 +217,35 @@ class RankingDistillerModel(DistillerModel):
         return (left[0] / scale).mean() + (surrogate - surrogate.detach())
 
     @torch.no_grad()
-    def _prefix_metrics(self, window: tuple[Tensor, Tensor, Tensor, int], scores: Tensor) -> dict[str, Tensor]:
-        """Over the windows whose history explains something: `size` of the smallest prefix that meets the config's
-        target (L where none does), how many it meets, and dppl_left over all prefixes relative to the empty history's.
-        """
+    def _prefix_metrics(
+        self, window: tuple[Tensor, Tensor, Tensor, int], scores: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Means over the windows whose history explains something, and how many they are: `size` of the smallest
+        prefix that meets the config's target (L where none does), the share of windows where one does, and dppl_left
+        over all prefixes relative to the empty history's."""
         history = window[2][:, : scores.shape[1]]
-        size = torch.arange(scores.shape[1] + 1, device=scores.device)[:, None, None]
-        curve = self._drops(window, ~(_places(scores, history) < size))  # (L + 1, B)
-        limit, explains = self._limit(curve[-1]), curve[-1] < 0
-        met = curve <= limit
-        smallest = torch.where(met.any(0), met.to(torch.uint8).argmax(0), history.sum(1)).to(curve.dtype)
-        relative = (curve.mean(0) / curve[-1].abs().clamp(min=_SMALLEST_SCALE))[explains]
-        count = explains.sum().clamp(min=1)
-        return {
-            "size": smallest[explains].sum() / count,
-            "target_met": met.any(0)[explains].sum() / count,
-            "mean_drop": relative.sum() / count,
-        }
+        number = history.sum(1)
+        curve, met, smallest = self._certify(window, _places(scores, history))
+        sizes = torch.arange(len(curve), device=curve.device)[:, None]
+        mean = curve.masked_fill(sizes > number, 0.0).sum(0) / (number + 1)
+        relative = mean / curve[-1].abs().clamp(min=_SMALLEST_SCALE)
+        explains = curve[-1] < 0
+        count = explains.sum()
+        values = {"size": smallest.to(curve.dtype), "target_met": met.to(curve.dtype), "mean_drop": relative}
+        return {name: value[explains].sum() / count.clamp(min=1) for name, value in values.items()}, count
 
-    def _limit(self, empty: Tensor) -> Tensor:
-        """What dppl_left must not exceed, given that of the empty history (B,)."""
+    def _certify(self, window: tuple[Tensor, Tensor, Tensor, int], places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """dppl_left (L + 1, B) of all prefixes of an order, `places` (B, L); whether one meets the config's target,
+        and the size of the smallest that does, the history's where none does: (B,) each."""
+        history = window[2][:, : places.shape[1]]
+        sizes = torch.arange(1, places.shape[1] + 1, device=places.device)[:, None, None]
+        drops = self._drops(window, places >= sizes)
+        curve = torch.cat([drops.new_zeros(1, len(places)), drops])  # the whole history is known to drop by 0
         if self.config.share is not None:
-            return self.config.share * empty
-        return torch.full_like(empty, math.log(self.config.epsilon))
+            met = curve <= self.config.share * curve[-1]
+        else:
+            met = curve < math.log(self.config.epsilon)
+        return curve, met.any(0), torch.where(met.any(0), met.to(torch.uint8).argmax(0), history.sum(1))
 
     # --- answers
 
@@ -238,10 +256,7 @@ class RankingDistillerModel(DistillerModel):
         window = (times, marks, mask, num_future)
         scores, history = self.history_scores(*window), mask[:, : times.shape[1] - num_future]
         places = _places(scores, history)
-        size = torch.arange(history.shape[1] + 1, device=times.device)[:, None, None]
-        curve = self._drops(window, ~(places < size))
-        met = curve <= self._limit(curve[-1])
-        smallest = torch.where(met.any(0), met.to(torch.uint8).argmax(0), history.sum(1))
+        _, _, smallest = self._certify(window, places)
         return (places < smallest[:, None]) & history, scores
 
 
