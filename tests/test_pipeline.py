@@ -589,7 +589,9 @@ def test_an_unknown_name_is_answered_with_the_bundled_ones(bundled, name):
 
 def test_an_mtpps_checkpoint_is_no_distiller(bundled):
     small_distiller().mtpp.save_pretrained(bundled / "mtpp")
-    with pytest.raises(ValueError, match="'mtpp' holds a FullyNNModel, not a distiller. Explain with it by EHDDistiller.from_mtpp"):
+    with pytest.raises(
+        ValueError, match="'mtpp' holds a FullyNNModel, not a distiller. Explain with it by EHDDistiller.from_mtpp"
+    ):
         EHDDistiller.from_pretrained("mtpp")
 
 

@@ -19,6 +19,7 @@ from ehd_hf.solvers.base import (
     Solver,
     available_solvers,
     best_prefix,
+    first_prefix,
     get_solver,
     prefix_curve,
     ranks_of,
@@ -961,8 +962,37 @@ def test_a_shortlist_saves_evaluations():
         get_solver("refine", shortlist=size, max_swaps=1).solve(objective, AtSize(6)).num_evaluations
         for size in (2, 12)
     ]
-    # Recency has 2 to report at the end; then singles and pairs of the shortlist, or all pairs; and the mask itself.
-    assert (spent[0] == 1 + 2 + 12 + 2 * 2 + 1 + 2).all() and (spent[1] == 1 + 2 + 6 * 6 + 1 + 2).all()
+    # The full history; singles and pairs of the shortlist, or all pairs; the mask itself; and 2 to report at the end.
+    assert (spent[0] == 1 + 12 + 2 * 2 + 1 + 2).all() and (spent[1] == 1 + 6 * 6 + 1 + 2).all()
     for option, smallest in (("shortlist", 1), ("max_swaps", 0)):
         with pytest.raises(ValueError, match=f"{option} must be at least {smallest}; got {smallest - 1}"):
             get_solver("refine", **{option: smallest - 1})
+    with pytest.raises(ValueError, match="swap_in must be one of evaluated, ordered; got 'random'"):
+        get_solver("refine", swap_in="random")
+
+
+def test_events_to_swap_in_can_be_read_off_the_order_of_the_start():
+    objective = objective_of(num_history=12)
+    scores = get_solver("leave_one_out").rank(objective, None)
+    start = ranks_of(scores, objective.history) < 6
+    options = {"max_swaps": 1, "shortlist": 3}
+    asked = get_solver("refine", start=start, **options).solve(objective, AtSize(6))
+    read = get_solver("refine", start=start, scores=scores, swap_in="ordered", **options).solve(objective, AtSize(6))
+    brought = get_solver("refine", start="leave_one_out", swap_in="ordered", **options).solve(objective, AtSize(6))
+    assert (read.num_evaluations == asked.num_evaluations - 6).all()  # the six others were not tried one by one
+    assert torch.equal(read.distill_mask, brought.distill_mask)
+    next_three = (ranks_of(scores, objective.history) >= 6) & (ranks_of(scores, objective.history) < 9)
+    assert not (read.distill_mask & ~start & ~next_three).any()
+    before = objective.dppl_left(start)
+    assert (read.dppl_left <= before + 1e-9).all() and (read.dppl_left < before - 1e-6).any()
+
+
+@pytest.mark.parametrize("per_step", [1, 3, 50])
+def test_prefixes_looked_at_from_the_smallest_on_give_the_same_answer(per_step):
+    objective = objective_of(num_history=9)
+    ranks = ranks_of(torch.randn(objective.history.shape, generator=seeded()), objective.history)
+    for stop in (Explains(share=0.5), Explains(epsilon=0.9), Explains(epsilon=1e-9), AtSize(4)):
+        rule = stop.bind(objective)
+        found = first_prefix(objective, rule, ranks, per_step)
+        whole = best_prefix(objective, rule, ranks, prefix_curve(objective, ranks))
+        assert torch.equal(found.distill_mask, whole.distill_mask) and torch.equal(found.reached, whole.reached)

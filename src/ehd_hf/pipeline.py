@@ -42,7 +42,7 @@ from .solvers.base import (
     prefix_curve,
     ranks_of,
 )
-from .solvers.refine import Refine
+from .solvers.refine import PRUNE, Refine
 
 if TYPE_CHECKING:
     import datasets
@@ -699,7 +699,7 @@ class EHDDistiller:
             chosen = result.distill_mask
             reached = result.reached & rule.met(objective, chosen, objective.windows)
         if question.prunes:
-            pruned = Refine(start=chosen, max_swaps=0).search(objective, rule, generator)
+            pruned = Refine(start=chosen, scores=scores, **PRUNE).search(objective, rule, generator)
             chosen, reached = pruned.distill_mask, pruned.reached
         if question.share is not None:
             reached = reached & (curve[:, -1] < 0)

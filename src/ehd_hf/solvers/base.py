@@ -317,10 +317,7 @@ class RankingSolver(Solver):
     def rank(self, objective: Objective, generator: torch.Generator | None) -> Tensor: ...
 
     def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
-        ranks = ranks_of(self.rank(objective, generator), objective.history)
-        return best_prefix(
-            objective, rule, ranks, prefix_curve(objective, ranks) if isinstance(rule, Reaches) else None
-        )
+        return first_prefix(objective, rule, ranks_of(self.rank(objective, generator), objective.history))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -351,6 +348,32 @@ def prefix_curve(objective: Objective, ranks: Tensor) -> Tensor:
     curve = objective.full.new_zeros(sizes.shape)
     curve[windows, size] = objective.dppl_left(ranks[windows] < size[:, None], windows)
     return curve.gather(1, sizes.minimum(num_events))
+
+
+def first_prefix(objective: Objective, rule: AtSize | Reaches, ranks: Tensor, per_step: int = 8) -> Found:
+    """The same as `best_prefix` without a curve: prefixes are evaluated from the smallest on, `per_step` sizes at a
+    time, and a window is done as soon as one meets the rule. Larger ones need not be looked at, smaller ones must:
+    curves are not always monotone."""
+    if isinstance(rule, AtSize):
+        return best_prefix(objective, rule, ranks, None)
+    found, windows, start = Found(objective), objective.windows, 0
+    num_events = objective.history.sum(1)
+    while len(windows):
+        sizes = torch.arange(start, start + per_step, device=ranks.device).expand(len(windows), -1)
+        row, step = (sizes <= num_events[windows, None]).nonzero(as_tuple=True)
+        masks = (ranks[windows[row]] < sizes[row, step, None]) & objective.history[windows[row]]
+        left = objective.full.new_zeros(sizes.shape)
+        met = torch.zeros_like(left, dtype=torch.bool)
+        left[row, step] = objective.dppl_left(masks, windows[row])
+        met[row, step] = rule.met(objective, masks, windows[row], left[row, step])
+        done = met.any(1)
+        smallest = met[done].to(torch.uint8).argmax(1)
+        prefix = (ranks[windows[done]] < (start + smallest)[:, None]) & objective.history[windows[done]]
+        found.record(windows[done], prefix, left[done, smallest])
+        start += per_step
+        windows = windows[~done]
+        windows = windows[num_events[windows] >= start]
+    return found
 
 
 def best_prefix(objective: Objective, rule: AtSize | Reaches, ranks: Tensor, curve: Tensor | None) -> Found:

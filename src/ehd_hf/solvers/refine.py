@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from .base import AtSize, Found, Objective, Reaches, Solver, best_of_each, flip_each, get_solver, ranks_of
+from .base import (
+    AtSize,
+    Found,
+    Objective,
+    RankingSolver,
+    Reaches,
+    Solver,
+    best_of_each,
+    first_prefix,
+    flip_each,
+    get_solver,
+    ranks_of,
+)
 
+SwapIn = Literal["evaluated", "ordered"]
 # What pruning an explanation means: drop what can be spared, and one swap, if it lets more go.
-PRUNE: dict[str, int] = {"max_swaps": 1, "shortlist": 4}
+PRUNE: dict[str, Any] = {"max_swaps": 1, "shortlist": 4, "swap_in": "ordered"}
 # A swap has to gain more than rounding does.
 _SMALLEST_GAIN = 1e-6
 
@@ -25,24 +38,32 @@ class Refine(Solver):
 
     Args:
         start: a solver or its name, asked for the same rule; or a distill mask (B, L).
+        swap_in: which events a swap may take in: "evaluated", those whose removal alone gains most; or "ordered",
+            those that come next in the order of the start, if it has one, which costs nothing.
+        scores: (B, L), the order behind a mask to start from. A start that ranks brings its own.
         max_swaps: how many swaps to make at most.
         shortlist: a swap takes one of so many distilled events whose return alone costs least, and one of so many
-            others whose removal alone gains most; all pairs are tried.
+            others; all pairs are tried.
     """
 
     name: ClassVar[str] = "refine"
     start: Solver | str | Tensor = "recency"
+    swap_in: SwapIn = "evaluated"
+    scores: Tensor | None = None
     max_swaps: int = 4
     shortlist: int = 8
 
     def __post_init__(self) -> None:
+        if self.swap_in not in get_args(SwapIn):
+            raise ValueError(f"swap_in must be one of {', '.join(get_args(SwapIn))}; got {self.swap_in!r}.")
         for option, smallest in (("max_swaps", 0), ("shortlist", 1)):
             if getattr(self, option) < smallest:
                 raise ValueError(f"{option} must be at least {smallest}; got {getattr(self, option)}.")
 
     def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
         found, windows = Found(objective), objective.windows
-        masks, without = self._start(objective, rule, generator), None
+        masks, scores = self._start(objective, rule, generator)
+        without = None
         if isinstance(rule, Reaches):
             met = rule.met(objective, masks, windows)
             masks = torch.where(met[:, None], masks, objective.history)
@@ -51,23 +72,29 @@ class Refine(Solver):
             masks, without = self._drop(objective, rule, masks[windows], windows)
         found.record(windows, masks)
         for _ in range(self.max_swaps):
-            masks, windows = self._swap(objective, rule, masks, windows, without)
+            masks, windows = self._swap(objective, rule, masks, windows, without, scores)
             if isinstance(rule, Reaches):
                 masks, without = self._drop(objective, rule, masks, windows)
             found.record(windows, masks)
         return found
 
-    def _start(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Tensor:
+    def _start(
+        self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The masks to start from, and the scores behind them."""
         if not isinstance(self.start, Tensor):
             start = get_solver(self.start) if isinstance(self.start, str) else self.start
-            return start.solve(objective, rule, generator=generator).distill_mask
+            if not isinstance(start, RankingSolver):
+                return start.solve(objective, rule, generator=generator).distill_mask, None
+            scores = start.rank(objective, generator)
+            return first_prefix(objective, rule, ranks_of(scores, objective.history)).distill_mask, scores
         if self.start.shape != objective.history.shape:
             expected, got = tuple(objective.history.shape), tuple(self.start.shape)
             raise ValueError(f"start must be a mask of shape (B, L) = {expected}; got {got}.")
         masks = self.start.bool() & objective.history
         if isinstance(rule, AtSize) and not rule.met(objective, masks, objective.windows).all():
             raise ValueError("start must distil as many events as AtSize asks for. Pass AtSize(start.sum(1)).")
-        return masks
+        return masks, self.scores
 
     def _drop(self, objective: Objective, rule: Reaches, masks: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
         """`masks` (A, L), which meet the rule, without the events they can do without, one at a time; and the slack
@@ -91,13 +118,17 @@ class Refine(Solver):
         masks: Tensor,
         windows: Tensor,
         without: Tensor | None,
+        scores: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """The best swap in each of `masks` (A, L): new masks and windows of those that gain by one. `without` (A, L)
-        is the slack left without each distilled event, if it is known."""
-        out, into = (
-            self._most_promising(objective, rule, masks, windows, events, slacks)
-            for events, slacks in ((masks, without), (objective.history[windows] & ~masks, None))
-        )
+        """The best swap in each of `masks` (A, L): new masks and windows of those that gain by one.
+
+        `without` (A, L) is the slack left without each distilled event, `scores` (B, L) the order of all events, if
+        they are known.
+        """
+        others = objective.history[windows] & ~masks
+        known = None if scores is None or self.swap_in == "evaluated" else scores[windows]
+        out = self._most_promising(objective, rule, masks, windows, masks, without)
+        into = self._most_promising(objective, rule, masks, windows, others, known)
         rows, out, into = (out[:, :, None] & into[:, None, :]).nonzero(as_tuple=True)
         candidates = masks[rows]
         each = torch.arange(len(rows), device=rows.device)
@@ -119,7 +150,7 @@ class Refine(Solver):
         slacks: Tensor | None,
     ) -> Tensor:
         """The `shortlist` among `events` (A, L) that leave most slack when they alone change sides: (A, L) bool.
-        `slacks` (A, L) is that slack, if it is known."""
+        `slacks` (A, L) is that slack, or what orders events as it would, if it is known."""
         if slacks is None:
             slacks = torch.zeros(events.shape, dtype=objective.full.dtype, device=events.device)
             too_many = (events.sum(1) > self.shortlist).nonzero()[:, 0]
