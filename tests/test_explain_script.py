@@ -57,7 +57,7 @@ def test_it_writes_json_lines_for_programs(tmp_path):
         (["--model", "nowhere-to-be-found"], "No distiller called 'nowhere-to-be-found'"),
         (["--events", "missing.csv"], "missing.csv"),
         (["--future", "99"], "the history is empty"),
-        (["--curve"], 'no order of events. Ask for one with refine="prefix" or "prune"'),
+        (["--curve", "--model", "incidents-paper"], 'no order of events. Ask for one with refine="prefix" or "prune"'),
         (["--share", "70"], "in (0, 1]"),
         (["--size", "0"], "size must be a number of events of at least 1; got 0"),
         (["--delta", "-1"], "delta must be at least 0; got -1.0"),
@@ -85,7 +85,7 @@ def test_bad_input_ends_with_one_message_and_code_2(main, capsys, arguments, sai
             {"epsilon": 0.6, "delta": 0.2, "refine": "prefix"},
         ),
         (["--refine", "prune"], {"refine": "prune"}),
-        (["--refine", "none"], {}),
+        (["--refine", "none"], {"refine": "none"}),
         (["--future", "4", "--history", "9", "--share", "0.4"], {"future": 4, "history": 9, "share": 0.4}),
     ],
 )
