@@ -38,6 +38,25 @@ MAY_IMPORT = {
 ADDED = {
     "baselines": EVENTS_ONLY,  # trivial models of event sequences, fitted like `synthetic` simulates them
     "evaluation": {"baselines", "windows", "mtpp.base", "analysis"},  # tables of MTPPs and windows; the bootstrap
+    # Methods side by side at a target: windows are answered as `evaluation` does it, certified as in `explanation`.
+    "comparison": {"evaluation", "analysis", "explanation", "solvers", "distillers.base", "mtpp.base", "windows"}
+    | {"perplexity"},
+    # Rankings against the causes only `synthetic` knows; the true process takes an MTPP's place.
+    "causes": {"analysis", "mtpp", "perplexity", "solvers.base", "synthetic", "windows"},
+    # The same methods as `comparison`, with other seeds and shuffled weights.
+    "trust": {"comparison", "evaluation", "analysis", "explanation", "solvers.base", "distillers.base", "mtpp.base"}
+    | {"windows", "perplexity"},
+    "cards": {"report"},  # the words of `hub`, which holds the way there and back
+    "hub_errors": set(),  # of `hub` and of data sets that come from the Hub
+    "hub": {"cards", "evaluation", "hub_errors", "remote_code"},  # rows are found by the digest evaluation gives them
+    "remote_code": {"perplexity"},  # the pipeline that travels with a model
+    "explanation": {"pages"},  # an explanation as a page, as `plotting` draws it as a picture
+    "html_report": {"events", "analysis", "baselines", "evaluation", "explanation", "pages", "pipeline", "report"},
+    "pages": set(),  # like `report` and `plotting`: rows and explanations in, text out
+    "intensities": {"events", "explanation", "mtpp.base"},  # the curves of an explanation, from its point process
+    "pipeline": {"intensities", "mtpp"},  # computed on request; `from_mtpp` opens any backbone
+    "sources": {"hub_errors"},  # a source may be a data set on the Hub
+    "windows": {"sources"},  # windows are cut from whatever is a source
 }
 SHARED = {"base", "encoder"}  # parts of a folder that its siblings have in common
 FOLDERS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
