@@ -62,10 +62,12 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     counts = (arguments.limit, arguments.first, arguments.threads, arguments.batch_size)
     if min(1 if count is None else count for count in counts) < 1:
         parser.error("--limit, --first, --threads and --batch-size must be at least 1")
+    if arguments.limit and arguments.first:
+        parser.error("--limit draws windows and --first takes the first: give one of them")
     return arguments
 
 
-def evaluate(arguments: argparse.Namespace) -> None:
+def evaluate(arguments: argparse.Namespace, command: str) -> None:
     import importlib
 
     import torch
@@ -85,7 +87,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     key = tuple(part for part in KEY if not (is_mtpp and part == "num_windows"))
     done = {tuple(row.get(part) for part in key): row for row in (read_rows(arguments.out) if arguments.out else ())}
     find_rows = importlib.import_module(f"evaluations.{TASKS[arguments.tasks[0]]}").find_rows
-    rows, command = [], shlex.join(["python", "scripts/evaluate.py", *sys.argv[1:]])
+    rows = []
     for row in find_rows(arguments, lambda asked: done.get(tuple(asked.get(part) for part in key))):
         rows.append(row)
         if arguments.out and tuple(row.get(part) for part in key) not in done:
@@ -101,8 +103,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = parse_arguments(argv)  # before the imports, so that --help does not wait for torch
+    command = shlex.join(["python", "scripts/evaluate.py", *(sys.argv[1:] if argv is None else argv)])
     try:
-        evaluate(arguments)
+        evaluate(arguments, command)
     except (ValueError, OSError) as error:
         print(f"evaluate: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

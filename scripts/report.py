@@ -22,7 +22,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("rows", nargs="*", type=Path, help="row files of scripts/evaluate.py")
     parser.add_argument("--out", type=Path, help="Markdown page to write (default: printed)")
     parser.add_argument("--latex", type=Path, help="LaTeX tables to write")
-    parser.add_argument("--figures", type=Path, help="folder for the figures of case_study rows")
+    parser.add_argument("--figures", type=Path, help="folder for the figures of the rows")
     parser.add_argument("--benchmarks", type=Path, help="JSON of scripts/benchmark.py, for the page")
     parser.add_argument("--logs", nargs="+", type=Path, help="training runs: share of left events along training")
     parser.add_argument("--names", nargs="+", help="of these runs, in the legend (default: their folders')")
@@ -51,36 +51,9 @@ def draw_logs(arguments: argparse.Namespace) -> None:
     left_share_plot(curves).savefig(arguments.figure)
 
 
-def draw_case_studies(rows: list[dict], folder: Path, page: Path) -> dict[str, list[tuple[str, str]]]:
-    """Figures 3 to 6 of every case study; captions and paths by data set."""
-    from ehd_hf import plotting
-
-    drawn: dict[str, list[tuple[str, str]]] = {}
-    studies = [row for row in rows if row["task"] == "case_study"]
-
-    def save(figure: object, data: str, name: str, caption: str) -> None:
-        file = folder / f"{name}.png".replace(":", "_")
-        figure.savefig(file)  # type: ignore[attr-defined]
-        drawn.setdefault(data, []).append((caption, os.path.relpath(file, page.parent)))
-
-    for data in dict.fromkeys(row["data"] for row in studies):
-        mine = [row for row in studies if row["data"] == data]
-        pdfs = {f"({row['pair'].replace('-', ', ')})": row["length_pdf"] for row in mine}
-        save(plotting.length_plot(pdfs, data), data, f"lengths_{data}", f"How many events are distilled, {data}")
-        for row in mine:
-            title = f"{data} ({row['pair'].replace('-', ', ')})"
-            name = f"{data}_{row['pair']}"
-            marks = plotting.mark_share_plot(row["mark_shares"], title)
-            save(marks, data, f"marks_{name}", f"Share of each mark's events that is distilled, {title}")
-            moved = plotting.slide_plot(row["added"], row["ejected"], title)
-            save(moved, data, f"slides_{name}", f"Events ejected and added as the window slides, {title}")
-            along = {sequence: (where, size) for sequence, where, size in row["along"]}
-            save(plotting.sizes_plot(along, title), data, f"along_{name}", f"Size along four sequences, {title}")
-    return drawn
-
-
 def report(arguments: argparse.Namespace, command: str) -> None:
     from ehd_hf.report import latex_tables, read_rows, results_page
+    from figures import draw
 
     for file in filter(None, (arguments.out, arguments.latex, arguments.figure)):
         if not file.resolve().parent.is_dir():
@@ -97,7 +70,7 @@ def report(arguments: argparse.Namespace, command: str) -> None:
     figures = {}
     if arguments.figures:
         arguments.figures.mkdir(parents=True, exist_ok=True)
-        figures = draw_case_studies(rows, arguments.figures, page)
+        figures = draw(rows, arguments.figures, page)
     if arguments.figure:
         figures[""] = [("Share of left events along training", os.path.relpath(arguments.figure, page.parent))]
     benchmarks = json.loads(arguments.benchmarks.read_text()) if arguments.benchmarks else []

@@ -246,3 +246,17 @@ def test_a_case_study_is_one_row_json_can_hold():
     assert row["added"] == [0, 66] and row["ejected"] == [66]
     assert row["run_length"] is row["in_runs"] is None  # nothing was ejected
     assert len(row["along"]) == 4 and all(mark["share"] == 1.0 for mark in row["mark_shares"])
+
+
+def test_shorter_histories_are_counted_by_their_own_length():
+    # One window of four events and one of two: at random, sizes 1 take a quarter and a half of them.
+    distill = np.array([[0, 0, 0, 1], [0, 0, 0, 1]], bool)
+    marks = np.array([[0, 1, 0, 0], [-1, -1, 0, 1]])
+    history = np.array([[1, 1, 1, 1], [0, 0, 1, 1]], bool)
+    first, second = mark_shares(distill, marks, np.arange(2), {0: "a", 1: "b"}, history=history)
+    assert (first["num_events"], second["num_events"]) == (4, 2)
+    assert first["expected"] == pytest.approx((3 / 4 + 1 / 2) / 4)
+    assert second["expected"] == pytest.approx((1 / 4 + 1 / 2) / 2)
+    assert (first["share"], second["share"], second["recency"]) == (1 / 4, 1 / 2, 1 / 2)
+    whole = mark_shares(distill[:1], marks[:1], np.arange(1), {0: "a", 1: "b"})
+    assert whole == mark_shares(distill[:1], marks[:1], np.arange(1), {0: "a", 1: "b"}, history=history[:1])

@@ -10,6 +10,7 @@ from typing import Any
 KEY = (
     *("task", "data", "data_digest", "split", "jitter_seed", "pair", "model", "checkpoint", "version"),
     *("conditioning", "num_windows", "solver", "generator_seed", "batch_size", "target", "reference", "check"),
+    *("limit", "first", "num_models"),
 )
 
 

@@ -14,11 +14,12 @@ Rows = Iterator[dict[str, Any]]
 
 def find_rows(arguments: Namespace, known: Known) -> Rows:
     """Rows of each task in turn."""
-    from ehd_hf.comparison import get_method
+    from ehd_hf.comparison import get_method, get_ranking
 
+    check = get_ranking if {"causes", "curves"} & set(arguments.tasks) else get_method
     for method in arguments.solvers:
         if not method.startswith("distiller"):
-            get_method(method)  # a wrong name ends here, before anything is loaded
+            check(method)  # a wrong name ends here, before anything is loaded
     find = {"explain": _explain, "causes": _causes, "trust": _trust, "curves": _curves}
     for task in arguments.tasks:
         yield from find[task](arguments, known)
@@ -48,7 +49,8 @@ def _explain(arguments: Namespace, known: Known) -> Rows:
 
 def _causes(arguments: Namespace, known: Known) -> Rows:
     from ehd_hf.causes import TrueLikelihood, evaluate_causes
-    from ehd_hf.comparison import get_method
+    from ehd_hf.comparison import get_ranking
+    from ehd_hf.evaluation import check_vocabulary
     from ehd_hf.synthetic import PROCESSES, simulated_events
 
     kind, _, name = arguments.data.partition(":")
@@ -61,10 +63,11 @@ def _causes(arguments: Namespace, known: Known) -> Rows:
     parents, process = simulated_events(name)["test"].parents, PROCESSES[name]()
     for folder in arguments.model:
         distiller, windows, stamp = load_model_windows(arguments, folder)
+        check_vocabulary(distiller, windows)
         solvers = list(dict.fromkeys(["recency", "distiller", *arguments.solvers]))
-        methods = [(solver, distiller.mtpp, get_method(solver, distiller)) for solver in solvers]
+        methods = [(solver, distiller.mtpp, get_ranking(solver, distiller)) for solver in solvers]
         truth = [solver for solver in solvers if solver not in ("recency", "distiller")]
-        methods += [(f"{solver}, true process", TrueLikelihood(process), get_method(solver)) for solver in truth]
+        methods += [(f"{solver}, true process", TrueLikelihood(process), get_ranking(solver)) for solver in truth]
         options = _options(arguments, distiller, known) | stamp
         yield from evaluate_causes(methods, windows, parents, process, progress=True, **options)
 
@@ -73,14 +76,20 @@ def _trust(arguments: Namespace, known: Known) -> Rows:
     from transformers import AutoModel
 
     from ehd_hf import EHDDistiller
+    from ehd_hf.evaluation import check_marks, checkpoint_stamp
     from ehd_hf.trust import evaluate_trust
 
+    for folder in arguments.mtpp:
+        checkpoint_stamp(folder)  # one that is none ends here, and is named
     first, windows, stamp = load_model_windows(arguments, arguments.model[0])
     others: list[Any] = [EHDDistiller.from_pretrained(folder).model for folder in arguments.model[1:]]
     mtpps = [AutoModel.from_pretrained(folder).eval() for folder in arguments.mtpp]
+    for folder, mtpp in zip(arguments.mtpp, mtpps, strict=True):
+        check_marks(str(folder), mtpp, windows.sequences)
     methods = list(dict.fromkeys(["recency", "distiller", *arguments.solvers]))
     options = _options(arguments, first, known) | stamp
-    share = arguments.share or first.config.share or 0.7
+    given = first.config.share if arguments.share is None else arguments.share
+    share = 0.7 if given is None else given
     yield from evaluate_trust([first, *others], mtpps, windows, methods, share=share, progress=True, **options)
 
 

@@ -18,6 +18,8 @@ _HOMES = {
     "perplexity": ["dppl", "log_perplexity"],
     "distillers.base": ["DistillerModel"],
     "distillers.ehd": ["EHDDistillerConfig", "EHDDistillerModel"],
+    "distillers.ranking": ["RankingDistillerConfig", "RankingDistillerModel"],
+    "comparison": ["compare"],
     "explanation": ["Explanation"],
     "pipeline": ["EHDDistiller", "list_pretrained", "load_example"],
     "solvers.base": ["Solver"],
@@ -28,9 +30,12 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = ["__version__", *_HOME_OF]
 
 if TYPE_CHECKING:
+    from .comparison import compare as compare
     from .distillers.base import DistillerModel as DistillerModel
     from .distillers.ehd import EHDDistillerConfig as EHDDistillerConfig
     from .distillers.ehd import EHDDistillerModel as EHDDistillerModel
+    from .distillers.ranking import RankingDistillerConfig as RankingDistillerConfig
+    from .distillers.ranking import RankingDistillerModel as RankingDistillerModel
     from .events import EventSequences as EventSequences
     from .events import load_events as load_events
     from .explanation import Explanation as Explanation

@@ -58,6 +58,7 @@ def mark_shares(
     groups: np.ndarray,
     id2label: Mapping[int, str],
     *,
+    history: np.ndarray | None = None,
     alpha: float = 0.05,
 ) -> list[Row]:
     """For each mark, the share of its events that is distilled, against random distillation of the same sizes.
@@ -75,10 +76,12 @@ def mark_shares(
         distill_mask, marks: (W, L).
         groups: (W,) sequence of each window.
         id2label: names by mark.
+        history: (W, L), False on the padding in front of shorter histories, whose marks are then none of id2label's.
     """
-    num_history = distill_mask.shape[1]
+    num_history = (np.ones_like(distill_mask) if history is None else history).sum(1)  # (W,)
     size = distill_mask.sum(1).astype(float)  # (W,)
-    recent = np.arange(num_history) >= num_history - size[:, None]
+    length = distill_mask.shape[1]
+    recent = np.arange(length) >= length - size[:, None]
     _, group = np.unique(groups, return_inverse=True)
     rows: list[Row] = []
     for mark, label in id2label.items():
@@ -88,7 +91,7 @@ def mark_shares(
             continue
         chosen = (distill_mask & has).sum(1).astype(float)
         expected = count * size / num_history
-        spread = expected * (1 - size / num_history) * (num_history - count) / max(num_history - 1, 1)
+        spread = expected * (1 - size / num_history) * (num_history - count) / np.maximum(num_history - 1, 1)
         beyond = np.bincount(group, weights=chosen - expected)
         variance = max(float((beyond**2).sum()), float(spread.sum()))
         z = float(beyond.sum()) / math.sqrt(variance) if variance else 0.0

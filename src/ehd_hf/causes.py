@@ -108,8 +108,11 @@ class TrueLikelihood(torch.nn.Module):
             weights = torch.cat([weights[:, : keep.shape[1]] * keep.double(), weights[:, keep.shape[1] :]], dim=1)
         first = 0 if num_last is None else length - num_last
         last = last_kept_times(double, weights)[:, first:-1]
-        begin = last if survived_until is None else last.maximum(survived_until.double()[:, None])
         query, query_marks, query_mask = double[:, first:], marks[:, first:], mask[:, first:]
+        begin = last  # where the compensator of each event begins to count
+        if survived_until is not None:
+            split = survived_until.double()[:, None]
+            begin = torch.where((last <= split) & (query >= split), split, last)
         position = torch.arange(length, device=times.device)
         earlier = weights[:, None, :] * (position < position[first:, None])  # (B, Q, T)
         base, children = self.get_buffer("base"), self.get_buffer("mean_children")
@@ -131,7 +134,7 @@ class TrueLikelihood(torch.nn.Module):
 
 def _erlang(lag: Tensor, shape: int, scale: float) -> tuple[Tensor, Tensor]:
     """Density and distribution function of the gamma delay with whole `shape`, as `synthetic` has them for arrays."""
-    x = lag.clamp(min=0) / scale
+    x = torch.where(lag > 0, lag, 0.0) / scale
     term = torch.exp(-x)
     survival = term
     for k in range(1, shape):
@@ -159,14 +162,22 @@ def evaluate_causes(
     interval by bootstrap over sequences; `recall`, its mean after 1, 2, ... L events; `evaluations` and
     `seconds_per_window`.
     """
+    if dict(windows.sequences.id2label) != process.id2label:
+        raise ValueError(
+            f"the windows must have the marks of the process, in its order ({', '.join(process.id2label.values())}); "
+            f"theirs are {', '.join(windows.sequences.id2label.values())}. Load them as they were simulated."
+        )
     causes = causes_of(windows, parents)
     some = np.flatnonzero(causes.any(axis=1))
-    share_without = 1 - len(some) / max(1, len(windows))
+    if not len(some):
+        raise ValueError(f"there must be a window with a cause; got none among {len(windows)}. Take more windows.")
+    share_without = 1 - len(some) / len(windows)
     windows, causes = windows.select(some), causes[some]
     groups = windows.sequence_index
     shown = {"task": "causes", "pair": f"{windows.future}-{windows.history}", **stamp}
-    shown |= {"num_windows": len(windows), "without_causes": share_without, "conditioning": conditioning}
-    shown |= {"num_causes": float(causes.sum(1).mean()), "generator_seed": generator_seed, "batch_size": batch_size}
+    shown |= {"num_windows": len(windows), "num_sequences": len(np.unique(groups)), "conditioning": conditioning}
+    shown |= {"without_causes": share_without, "num_causes": float(causes.sum(1).mean())}
+    shown |= {"generator_seed": generator_seed, "batch_size": batch_size}
 
     def row_of(name: str, scores: np.ndarray, evaluations: float, seconds: float) -> Row:
         metrics = cause_metrics(scores, causes)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 
 from . import __version__
 from .analysis import mean_interval
@@ -21,37 +20,55 @@ from .evaluation import BATCH_SIZE, DISTILLER, Answers, check_vocabulary, in_dou
 from .explanation import MARGIN
 from .mtpp.base import MTPPModel
 from .perplexity import Conditioning
-from .solvers.base import Explains, Objective, RankedBy, Solver, get_solver
+from .solvers.base import Explains, Objective, RankedBy, Solver, available_solvers, get_solver
 from .solvers.refine import PRUNE
 from .windows import WindowStore
 
 Row = dict[str, Any]
 
 # What may follow a plus sign: options of `solvers.refine`.
-REFINEMENTS: dict[str, dict[str, int]] = {"drop": {"max_swaps": 0}, "prune": PRUNE, "swap": {"max_swaps": 4}}
+REFINEMENTS: dict[str, dict[str, Any]] = {"drop": {"max_swaps": 0}, "prune": PRUNE, "swap": {"max_swaps": 4}}
 
 
 def get_method(spec: str, distiller: DistillerModel | None = None) -> Solver:
     """The solver a method's name stands for; see the module's text."""
-    name, _, refinement = spec.partition("+")
-    name, _, listed = name.partition(":")
-    options = {}
-    for option in filter(None, listed.split(",")):
-        key, equals, value = option.partition("=")
-        if not equals:
+    name, plus, refinement = spec.partition("+")
+    name, colon, listed = name.partition(":")
+    options: dict[str, int | str] = {}
+    for option in listed.split(",") if colon else ():
+        key, _, text = option.partition("=")
+        if not (key and text):
             raise ValueError(f"A solver's options read name:option=value,option=value; got {spec!r}.")
-        options[key] = yaml.safe_load(value)
+        options[key] = int(text) if text.removeprefix("-").isdecimal() else text
     if name == DISTILLER:
         if distiller is None or options:
             raise ValueError(f"{DISTILLER!r} stands for a trained distiller and has no options; got {spec!r}.")
         solver: Solver = RankedBy(score=_scores_of(distiller), num_evaluations=distiller.num_evaluations)
     else:
+        plain = get_solver(name)
+        for key, value in options.items():
+            wanted = type(getattr(plain, key, value))
+            if not isinstance(value, wanted):
+                what = "a whole number" if wanted is int else "a name"
+                raise ValueError(f"{key} of {name} must be {what}; got {value!r}.")
         solver = get_solver(name, **options)
-    if not refinement:
+    if not plus:
         return solver
     if refinement not in REFINEMENTS:
         raise ValueError(f"After + stands one of {', '.join(REFINEMENTS)}; got {refinement!r}.")
     return get_solver("refine", start=solver, **REFINEMENTS[refinement])
+
+
+def get_ranking(spec: str, distiller: DistillerModel | None = None) -> Solver:
+    """The same where an order of all events is asked for, not a set of them."""
+    solver = get_method(spec, distiller)
+    if not solver.orders:
+        orders = [name for name in available_solvers() if get_solver(name).orders]
+        raise ValueError(
+            f"an order of all events is needed, as {DISTILLER}, {', '.join(orders)} give one; got {spec!r}, which "
+            "finds sets of events. Leave it out."
+        )
+    return solver
 
 
 def _scores_of(distiller: DistillerModel) -> Any:
@@ -101,8 +118,7 @@ def compare(
     solvers = {method: get_method(method, distiller) for method in dict.fromkeys([reference, *methods])}
     if distiller is not None:
         check_vocabulary(distiller, windows)
-    empty = dppl_of_empty(mtpp, windows, conditioning, batch_size)
-    chosen = windows.select(np.flatnonzero(empty < 0))
+    chosen = windows.select(where_explained([mtpp], windows, conditioning, batch_size))
     groups = chosen.sequence_index
     how: dict[str, Any] = {"conditioning": conditioning, "batch_size": batch_size}
     said = f"epsilon {epsilon}" if share is None else f"share {share}"
@@ -110,7 +126,7 @@ def compare(
     base: Row = {"task": "explain", "pair": f"{chosen.future}-{chosen.history}", **stamp, "target": said}
     base |= {"epsilon": epsilon, "share": share, "delta": delta, "reference": reference, **how}
     base |= {"num_windows": len(chosen), "num_sequences": len(np.unique(groups)), "generator_seed": generator_seed}
-    base |= {"explains_nothing": 1 - len(chosen) / max(1, len(windows)), "version": __version__}
+    base |= {"explains_nothing": 1 - len(chosen) / len(windows), "version": __version__}
     anchor: Row | None = None
     for method, solver in solvers.items():
         row = known({**base, "solver": method})
@@ -142,8 +158,22 @@ def _measured(answers: Answers, windows: WindowStore) -> Row:
         "recency_overlap": _among_the_last(answers.distill_mask),
     }
     row |= {name: float(np.mean(values)) for name, values in means.items()}
-    row |= {"seconds_per_window": answers.seconds / max(1, len(windows)), "threads": torch.get_num_threads()}
+    row |= {"seconds_per_window": answers.seconds / len(windows), "threads": torch.get_num_threads()}
     return row | {"sizes": sizes.tolist()}
+
+
+def where_explained(
+    mtpps: Iterable[MTPPModel], windows: WindowStore, conditioning: Conditioning, batch_size: int
+) -> np.ndarray:
+    """Indices of the windows whose history explains something to each of `mtpps`: dppl of the empty history is < 0."""
+    empty = [dppl_of_empty(mtpp, windows, conditioning, batch_size) for mtpp in mtpps]
+    found = np.flatnonzero((np.array(empty) < 0).all(0))
+    if not len(found):
+        raise ValueError(
+            f"there must be a window whose history explains something; got none among {len(windows)}. Take more "
+            "windows, or a point process that has learnt more."
+        )
+    return found
 
 
 def dppl_of_empty(mtpp: MTPPModel, windows: WindowStore, conditioning: Conditioning, batch_size: int) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -111,7 +112,8 @@ TASK_COLUMNS = {
         Column("evaluations", "evaluations", ",.0f"),
         Column("seconds_per_window", "s per window", ".5f"),
         Column("time_ratio", "time / greedy's", ".3f"),
-        Column("seed", "seed"),
+        Column("model", "model"),
+        Column("seed", "seed", "d"),
     ],
     "causes": [
         Column("solver", "method"),
@@ -124,7 +126,8 @@ TASK_COLUMNS = {
         Column("recall_10", "first 10"),
         Column("evaluations", "evaluations", ",.0f"),
         Column("seconds_per_window", "s per window", ".5f"),
-        Column("seed", "seed"),
+        Column("model", "model"),
+        Column("seed", "seed", "d"),
     ],
     "trust": [
         Column("check", "check"),
@@ -134,14 +137,17 @@ TASK_COLUMNS = {
         Column("overlap_high", "to"),
         Column("chance", "of random sets"),
         Column("size", "mean size", ".2f"),
-        Column("num_models", "models"),
+        Column("with_empty_set", "with an empty set", ".1%"),
+        Column("num_models", "models", "d"),
         Column("num_windows", "windows", ",d"),
+        Column("model", "model"),
     ],
     "curves": [
         Column("solver", "method"),
         Column("deletion_mean", "deletion, mean"),
         Column("insertion_mean", "insertion, mean"),
         Column("num_windows", "windows", ",d"),
+        Column("model", "model"),
     ],
 }
 EXPLANATION_TASKS = {
@@ -290,7 +296,7 @@ def task_table(task: str, rows: Sequence[Mapping[str, Any]]) -> str:
     several = len(models) > 1 and len({row.get("pair") for row in models}) == 1
     if several and task in ("mtpp", "distiller"):
         rows = [*rows, mean_and_std(models, columns, model=f"mean ± std of {len(models)} models")]
-    return markdown_table(rows, [column for column in columns if any(row.get(column.key) is not None for row in rows)])
+    return _plain_table(task, rows)
 
 
 # --- the results page
@@ -513,7 +519,8 @@ def evaluate_commands(rows: Rows) -> list[str]:
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         sampled = row["split"] == "test_sampled" and (row.get("num_windows") or 5_000) < 5_000
-        limit = row.get("limit") or (row["num_windows"] if sampled else None)
+        first = row.get("first")
+        limit = row.get("limit") or (row["num_windows"] if sampled and not first else None)
         kind = row["task"] == "mtpp"
         options: tuple[Any, ...] = (
             row["data"],
@@ -523,10 +530,10 @@ def evaluate_commands(rows: Rows) -> list[str]:
             row.get("generator_seed") or 0,
             kind,
         )
-        options += (row.get("conditioning"), row["pair"] if kind else None, _is_timing(row))
+        options += (row.get("conditioning"), row["pair"] if kind else None, _is_timing(row), first)
         groups.setdefault(options, []).append(row)
     commands = []
-    for (data, split, limit, jitter, seed, _, conditioning, pair, is_timing), some in groups.items():
+    for (data, split, limit, jitter, seed, _, conditioning, pair, is_timing, first), some in groups.items():
         words = ["python scripts/evaluate.py --tasks", *dict.fromkeys(row["task"] for row in some)]
         extra = [solver for solver in _solvers(some) if solver not in (_DISTILLER, _RECENCY)]
         words += ["--solvers", *extra] if extra else []
@@ -534,6 +541,7 @@ def evaluate_commands(rows: Rows) -> list[str]:
         words += ["--model", *(name if "/" in name else f"runs/{name}" for name in models)]
         words += ["--data", data if data.startswith("simulated:") else f"data/{data}", "--split", split]
         words += ["--limit", str(limit)] if limit else []
+        words += ["--first", str(first)] if first else []
         words += ["--conditioning", conditioning] if conditioning == "survival" else []
         words += ["--pair", pair] if pair else []
         words += ["--seed", str(seed)] if seed else []
@@ -615,18 +623,39 @@ def _solver_sections(rows: Rows) -> Iterator[list[str]]:
 
 
 def _explanation_sections(rows: Rows) -> Iterator[list[str]]:
-    """Of the tasks that look at explanations themselves: a section per task, windows and target."""
+    """Of the tasks that look at explanations themselves: a section per task and setting."""
     for task, heading in EXPLANATION_TASKS.items():
-        some = [row for row in rows if row["task"] == task]
-        names = ("pair", "split", "conditioning", "target")
-        for key in dict.fromkeys(tuple(row.get(name) for name in names) for row in some):
-            here = [with_recalls(row) for row in some if tuple(row.get(name) for name in names) == key]
-            pair, split, conditioning, target = key
-            said = f"({pair.replace('-', ', ')}), {split}, {conditioning} conditioning"
-            parts = [f"### {heading} {said}" + (f", {target}" if target else "")]
-            parts.append(_code(list(dict.fromkeys(row["command"] for row in here if row.get("command")))))
-            parts.append(_plain_table(task, here))
+        for said, some in explanation_settings(rows, task):
+            here = [with_recalls(row) for row in some]
+            commands = list(dict.fromkeys(row["command"] for row in here if row.get("command")))
+            parts = [f"### {heading} {said}", _code(commands) if commands else "", _plain_table(task, here)]
             yield [*parts, _explanation_note(task, here), _spread_over_seeds(task, here)]
+
+
+def explanation_settings(rows: Rows, task: str) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """The rows of one of `EXPLANATION_TASKS` that were asked the same of the same windows, and what that was."""
+    names = ("pair", "split", "conditioning", "target", "first", "limit", "batch_size")
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["task"] == task:
+            groups.setdefault(tuple(row.get(name) for name in names), []).append(row)
+    settings = []
+    for (_, split, conditioning, target, first, limit, _), some in groups.items():
+        number = f"the first {first:,d} windows" if first else f"{limit:,d} windows drawn" if limit else None
+        single = "one window at a time" if _is_timing(some[0]) else None
+        said = (f"{_pair(some[0])}, {split}", number, f"{conditioning} conditioning", target, single)
+        settings.append((", ".join(filter(None, said)), some))
+    return settings
+
+
+def method_name(method: str) -> str:
+    """A method of `comparison` for people: "integrated_gradient:per_round=2+drop" is "integrated gradient
+    (per_round=2) + drop"."""
+    told, _, process = method.partition(", ")
+    name, _, refinement = told.partition("+")
+    name, _, options = name.partition(":")
+    text = SHORT.get(name, name.replace("_", " ")) + (f" ({options.replace(',', ', ')})" if options else "")
+    return text + (f" + {refinement}" if refinement else "") + (f", {process}" if process else "")
 
 
 def with_recalls(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -636,35 +665,62 @@ def with_recalls(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _explanation_note(task: str, rows: Rows) -> str:
-    numbers = [row["num_windows"] for row in rows]
+    windows = f"{_range([row['num_windows'] for row in rows], ',d')} windows"
+    if sequences := [row["num_sequences"] for row in rows if row.get("num_sequences")]:
+        windows += f" of {_range(sequences, ',d')} sequences"
     if task == "explain":
+        by_mean = any(row["solver"].startswith(_RANDOM) for row in rows)
         return (
-            f"{_range(numbers, ',d')} windows; in another {_range([row['explains_nothing'] for row in rows], '.1%')} "
-            "the history explains nothing. Size counts as L where the target is not reached. Differences are paired; "
-            "intervals by bootstrap over sequences. Verified: of the answers that reach the target, how many do when "
-            "the deleted sequence is built and scored from scratch in float64. After a plus sign: drop, put back what "
-            "can be spared; prune, and make one swap; swap, up to four."
+            f"{windows}; {_range([row['explains_nothing'] for row in rows], '.1%')} of those asked for are left out: "
+            "their history explains nothing. Size counts as L where the target is not reached. Differences are "
+            "paired; intervals by bootstrap over sequences. Verified: of the answers that reach the target, how many "
+            "do when the deleted sequence is built and scored from scratch in float64, outside the time. After a plus "
+            "sign: drop, put back what can be spared; prune, and make one swap; swap, up to four."
+            + (f" {_RANDOM} reaches a target by the mean of its draws; one of them is verified." if by_mean else "")
         )
     if task == "causes":
         without = _range([row["without_causes"] for row in rows], ".1%")
         return (
-            f"{_range(numbers, ',d')} windows with {_range([row['num_causes'] for row in rows], '.1f')} causes each "
+            f"{windows} with {_range([row['num_causes'] for row in rows], '.1f')} causes each "
             f"on average; {without} of the windows drawn have none and are left out. The oracle ranks by the true "
             "posterior of parenthood; 'true process' searches with the true likelihood in the trained model's place."
         )
-    return ""
+    if task == "trust":
+        return (
+            f"{windows}. Overlap of two sets is their Jaccard index, mean over windows and pairs of models; beside it "
+            "that of random sets of the same sizes. It should be high for other seeds, and near chance once the "
+            "weights of the point process are shuffled. A set is empty where the history explains nothing to a model "
+            "with shuffled weights; it overlaps with no other. Recency has the same order in any model: its overlap "
+            "compares sizes. Intervals by bootstrap over sequences."
+        )
+    return (
+        f"{windows}, whose history explains something. Mean over all sizes of dppl, in units of what the whole "
+        "history explains. Deletion: the first events of the order are taken out; the lower the better. Insertion: "
+        "they alone are kept; the higher the better."
+    )
 
 
 def _spread_over_seeds(task: str, rows: Rows) -> str:
-    """Mean and deviation over the seeds of a distiller's training, where there are several."""
+    """Mean and deviation over the seeds of a distiller's training, where there are several: models that are named
+    alike but for a "seed1" at the end."""
     metric = {"explain": "size", "causes": "ap"}.get(task)
+    groups: dict[tuple[str, str], dict[Any, float]] = {}
+    for row in rows:
+        if metric and row["solver"].startswith(_DISTILLER):
+            groups.setdefault((row["solver"], run_name(row)), {})[row["checkpoint"]] = row[metric]
+    several = len({run for _, run in groups}) > 1
     lines = []
-    for solver in dict.fromkeys(row["solver"] for row in rows if str(row.get("solver")).startswith(_DISTILLER)):
-        values = [row[metric] for row in rows if row["solver"] == solver] if metric else []
+    for (solver, run), values in groups.items():
         if len(values) > 1:
-            spread = f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
-            lines.append(f"{solver}: {metric} {spread} over {len(values)} seeds.")
+            spread = f"{statistics.mean(values.values()):.3f} ± {statistics.stdev(values.values()):.3f}"
+            who = f"{solver} ({run})" if several else solver
+            lines.append(f"{who}: {metric} {spread} over {len(values)} seeds.")
     return " ".join(lines)
+
+
+def run_name(row: Mapping[str, Any]) -> str:
+    """The model's name without the number of its seed."""
+    return re.sub(r"_?seed\d+$", "", str(row["model"]))
 
 
 def _sections(rows: Rows) -> list[tuple[tuple[str, str], list[Mapping[str, Any]]]]:
@@ -745,7 +801,10 @@ def _table_text(table: Table) -> str:
 
 
 def _plain_table(task: str, rows: Rows) -> str:
+    """Without the columns of which no row has a value; explanations of a single model do not name it in every row."""
     columns = [column for column in TASK_COLUMNS[task] if any(row.get(column.key) is not None for row in rows)]
+    if task in EXPLANATION_TASKS and len({row.get("model") for row in rows}) == 1:
+        columns = [column for column in columns if column.key != "model"]
     return markdown_table(rows, columns)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from .events import EventSequences
 
@@ -334,3 +335,15 @@ def simulated_events(
         split: hawkes.simulate(horizon, size, stream)
         for (split, size), stream in zip(sizes.items(), streams, strict=True)
     }
+
+
+def example_log(num_services: int = 120, seed: int = 0) -> pd.DataFrame:
+    """A table as people have them, from the process `incident`: one row per event, in order of time.
+
+    Columns: `ts` (moments to the second), `type`, `service`.
+    """
+    events = simulated_splits("incident", {"train": num_services}, seed=seed)["train"]
+    moments = pd.Timestamp("2026-03-02") + pd.to_timedelta((events.times * 3600).round(), unit="s")
+    services = np.repeat([f"service-{name:03d}" for name in events.seq_ids], events.lengths)
+    marks = np.array(list(events.id2label.values()))[events.marks]
+    return pd.DataFrame({"ts": moments, "type": marks, "service": services}).sort_values("ts", kind="stable")

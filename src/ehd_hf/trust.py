@@ -16,9 +16,9 @@ import torch
 
 from . import __version__
 from .analysis import mean_interval
-from .comparison import dppl_of_empty, get_method
+from .comparison import get_method, get_ranking, where_explained
 from .distillers.base import DistillerModel
-from .evaluation import BATCH_SIZE, DISTILLER, solver_answers
+from .evaluation import BATCH_SIZE, DISTILLER, check_vocabulary, solver_answers
 from .explanation import MARGIN
 from .mtpp.base import MTPPModel
 from .perplexity import Conditioning
@@ -65,6 +65,11 @@ def with_mtpp(distiller: DistillerModel, mtpp: MTPPModel) -> DistillerModel:
     return changed.eval()
 
 
+def _same_weights(one: MTPPModel, other: MTPPModel) -> bool:
+    theirs = other.state_dict()
+    return all(name in theirs and torch.equal(value, theirs[name]) for name, value in one.state_dict().items())
+
+
 def evaluate_trust(
     distillers: Sequence[DistillerModel],
     mtpps: Sequence[MTPPModel],
@@ -88,11 +93,21 @@ def evaluate_trust(
     Only windows whose history explains something to every point process that was trained are looked at.
     """
     first = distillers[0].mtpp
+    for distiller in distillers:
+        check_vocabulary(distiller, windows)
+    if not all(_same_weights(first, distiller.mtpp) for distiller in distillers[1:]):
+        raise ValueError(
+            "distillers must explain the same point process; got some of others. Compare each with its own kind, and "
+            "pass point processes of other seeds as mtpps."
+        )
+    if any(mtpp.config.id2label != first.config.id2label for mtpp in mtpps):
+        raise ValueError("mtpps must know the marks of the distiller's own, in the same order; got others.")
+    if any(_same_weights(first, mtpp) for mtpp in mtpps):
+        raise ValueError("mtpps must be of other seeds than the distiller's own; got that one again. Leave it out.")
     seeds = [first, *mtpps]
-    empties = [dppl_of_empty(mtpp, windows, conditioning, batch_size) for mtpp in seeds]
-    windows = windows.select(np.flatnonzero((np.array(empties) < 0).all(0)))
+    windows = windows.select(where_explained(seeds, windows, conditioning, batch_size))
     spoilt = shuffle_weights(first, generator_seed)
-    methods = list(methods)
+    methods = list(dict.fromkeys(methods))
     checks: list[tuple[str, str, list[Explained]]] = []
     if len(distillers) > 1:
         checks.append(("distiller seeds", DISTILLER, [Explained(first, distiller) for distiller in distillers]))
@@ -104,11 +119,12 @@ def evaluate_trust(
         checks.append(("shuffled weights", method, pair))
     base = {"task": "trust", "pair": f"{windows.future}-{windows.history}", **stamp, "target": f"share {share}"}
     base |= {"conditioning": conditioning, "generator_seed": generator_seed, "batch_size": batch_size}
-    base |= {"num_windows": len(windows), "version": __version__}
+    base |= {"num_windows": len(windows), "num_sequences": len(np.unique(windows.sequence_index))}
+    base |= {"version": __version__}
     rule = Explains(share=share, margin=MARGIN)
     done: dict[tuple[str, int, int], np.ndarray] = {}
     for check, method, explained in checks:
-        row = known({**base, "check": check, "solver": method})
+        row = known({**base, "check": check, "solver": method, "num_models": len(explained)})
         if row is None:
             masks = []
             for each in explained:
@@ -131,13 +147,19 @@ def evaluate_trust(
 
 
 def overlap_of_all(masks: Sequence[np.ndarray], windows: WindowStore, seed: int) -> Row:
-    """Mean overlap of all pairs of `masks` (W, L), with its interval, and that of random sets of these sizes."""
+    """Mean overlap of all pairs of `masks` (W, L), with its interval, and that of random sets of these sizes.
+
+    Where a model's history explains nothing its set is empty and overlaps with no other; how often that is so is said
+    too.
+    """
     pairs, generator = list(combinations(masks, 2)), np.random.default_rng(seed)
     overlap = np.mean([overlaps(*pair) for pair in pairs], axis=0)
     chance = np.mean([chance_overlaps(*pair, generator) for pair in pairs], axis=0)
     row: Row = {"overlap": float(overlap.mean()), "overlap_std": float(overlap.std()), "num_models": len(masks)}
     row["overlap_low"], row["overlap_high"] = mean_interval(overlap, windows.sequence_index)
-    return row | {"chance": float(chance.mean()), "size": float(np.mean([mask.sum(1).mean() for mask in masks]))}
+    sizes = np.array([mask.sum(1) for mask in masks])
+    row |= {"chance": float(chance.mean()), "size": float(sizes.mean())}
+    return row | {"with_empty_set": float((sizes == 0).any(0).mean())}
 
 
 def evaluate_curves(
@@ -158,27 +180,30 @@ def evaluate_curves(
     """
     base = {"task": "curves", "pair": f"{windows.future}-{windows.history}", **stamp, "conditioning": conditioning}
     base |= {"generator_seed": generator_seed, "batch_size": batch_size, "version": __version__}
-    for name, (method, (mtpp, distiller)) in explained.items():
-        some = np.flatnonzero(dppl_of_empty(mtpp, windows, conditioning, batch_size) < 0)
+    solvers = {name: get_ranking(method, distiller) for name, (method, (_, distiller)) in explained.items()}
+    for _, (_, distiller) in explained.values():
+        if distiller is not None:
+            check_vocabulary(distiller, windows)
+    for name, (_, (mtpp, _)) in explained.items():
+        some = where_explained([mtpp], windows, conditioning, batch_size)
         key = {**base, "solver": name, "num_windows": len(some)}
         if (row := known(key)) is not None:
             yield row
             continue
-        solver, generator = get_method(method, distiller), torch.Generator(device=mtpp.device)
-        generator.manual_seed(generator_seed)
+        generator = torch.Generator(device=mtpp.device).manual_seed(generator_seed)
         totals, worth = np.zeros((2, windows.history + 1)), 0.0
         for start in range(0, len(some), batch_size):
             batch = windows.__getitems__(some[start : start + batch_size])
             times, marks, mask = (batch[field].to(mtpp.device) for field in ("times", "marks", "mask"))
             objective = Objective(mtpp, times, marks, mask, windows.future, conditioning=conditioning)
             with torch.no_grad():
-                ranks = ranks_of(solver.rank(objective, generator), objective.history)
+                ranks = ranks_of(solvers[name].rank(objective, generator), objective.history)
                 curve = prefix_curve(objective, ranks)
                 size = torch.arange(windows.history + 1, device=ranks.device)[:, None, None]
                 alone = objective.dppl_distilled(ranks < size).t()
             totals += np.stack([curve.sum(0).cpu().numpy(), alone.sum(0).cpu().numpy()])
             worth -= float(curve[:, -1].sum())
-        deletion, insertion = totals / max(worth, 1e-12)
+        deletion, insertion = totals / worth
         yield {
             **key,
             "deletion": deletion.round(5).tolist(),

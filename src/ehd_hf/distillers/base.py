@@ -121,8 +121,8 @@ class DistillerModel(PreTrainedModel):
             raise ValueError(f"from_mtpp needs a marked temporal point process; got {type(mtpp).__name__}.")
         if not mtpp.has_gates:
             raise ValueError(
-                f"a distiller learns from the gates of its point process; {type(mtpp).__name__} has none. Explain with "
-                "it by EHDDistiller.from_mtpp."
+                f"a distiller learns from the gates of its point process; {type(mtpp).__name__} has none. Explain "
+                "with it by EHDDistiller.from_mtpp."
             )
         model = cls(cls.config_class(mtpp_config=copy.deepcopy(mtpp.config), **config))
         model.mtpp.load_state_dict(mtpp.state_dict())
