@@ -10,6 +10,7 @@ from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.perplexity import dppl, keep_gradient
 from ehd_hf.solvers.base import (
     _SOLVERS,
+    OTHERS,
     AtSize,
     Explains,
     Objective,
@@ -996,3 +997,29 @@ def test_prefixes_looked_at_from_the_smallest_on_give_the_same_answer(per_step):
         found = first_prefix(objective, rule, ranks, per_step)
         whole = best_prefix(objective, rule, ranks, prefix_curve(objective, ranks))
         assert torch.equal(found.distill_mask, whole.distill_mask) and torch.equal(found.reached, whole.reached)
+
+
+def test_where_no_prefix_meets_the_targets_others_are_asked():
+    objective = objective_of(num_history=8)
+    best = get_solver("exact_search").solve(objective, AtSize(3))
+    rule = Reaches(best.dppl_left, best.dppl_distilled)
+    poor = RankedBy(score=lambda asked: -get_solver("greedy_search").rank(asked, None), otherwise=OTHERS)
+    ranks = ranks_of(poor.rank(objective, None), objective.history)
+    alone = best_prefix(objective, rule.bind(objective), ranks, prefix_curve(objective, ranks))
+    assert not alone.reached.all()  # else this shows nothing
+    helped = poor.solve(objective, rule)
+    others = [get_solver(name).solve(objective, rule) for name in OTHERS]
+    assert torch.equal(helped.reached, alone.reached | others[0].reached | others[1].reached | others[2].reached)
+    assert torch.equal(helped.distill_mask[alone.reached], alone.distill_mask[alone.reached])
+    met = rule.bind(objective).met(objective, helped.distill_mask, objective.windows)
+    assert met[helped.reached].all()
+    assert (helped.num_evaluations > 0).all()
+
+
+def test_a_part_of_an_objective_answers_for_its_windows_alone():
+    objective = objective_of(num_history=6)
+    chosen = torch.tensor([2, 0])
+    part, mask = objective.part(chosen), torch.rand(objective.history.shape, generator=seeded()) > 0.5
+    before = objective.num_evaluations.clone()
+    assert torch.equal(part.dppl_left(mask[chosen]), objective.dppl_left(mask)[chosen])
+    assert part.num_evaluations.tolist() == [1, 1] and (objective.num_evaluations > before).all()

@@ -20,7 +20,7 @@ from .evaluation import BATCH_SIZE, DISTILLER, Answers, check_vocabulary, in_dou
 from .explanation import MARGIN
 from .mtpp.base import MTPPModel
 from .perplexity import Conditioning
-from .solvers.base import Explains, Objective, RankedBy, Solver, available_solvers, get_solver
+from .solvers.base import OTHERS, Explains, Objective, RankedBy, Solver, available_solvers, get_solver
 from .solvers.refine import PRUNE
 from .windows import WindowStore
 
@@ -43,7 +43,9 @@ def get_method(spec: str, distiller: DistillerModel | None = None) -> Solver:
     if name == DISTILLER:
         if distiller is None or options:
             raise ValueError(f"{DISTILLER!r} stands for a trained distiller and has no options; got {spec!r}.")
-        solver: Solver = RankedBy(score=_scores_of(distiller), num_evaluations=distiller.num_evaluations)
+        solver: Solver = RankedBy(
+            score=_scores_of(distiller), num_evaluations=distiller.num_evaluations, otherwise=OTHERS
+        )
     else:
         plain = get_solver(name)
         for key, value in options.items():

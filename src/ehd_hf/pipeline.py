@@ -35,6 +35,7 @@ from .solvers.base import (
     RankedBy,
     Solver,
     StopRule,
+    ask_others,
     available_solvers,
     best_prefix,
     flip_each,
@@ -692,6 +693,8 @@ class EHDDistiller:
         curve = prefix_curve(objective, ranks)
         if self.solver.orders:
             found = best_prefix(objective, rule, ranks, curve)
+            if question.prunes:
+                found = ask_others(objective, rule, found, generator)
             chosen, reached = found.distill_mask, found.reached
         else:
             result = self.solver.solve(objective, rule, generator=generator)

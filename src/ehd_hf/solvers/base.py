@@ -7,6 +7,7 @@ finished cost nothing. Equal values go to the event that stands first.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from abc import ABC, abstractmethod
@@ -64,6 +65,15 @@ class Objective:
         self.windows = torch.arange(len(times), device=times.device)
         self.num_evaluations = torch.zeros_like(self.windows)
         self.full = self._log_perplexity(self.history, self.windows)
+
+    def part(self, windows: Tensor) -> Objective:
+        """The same for some `windows` (A,) only, which are then counted from 0; it counts its own evaluations."""
+        some = copy.copy(self)
+        for name in ("times", "marks", "mask", "history", "num_scored", "full"):
+            setattr(some, name, getattr(self, name)[windows])
+        some.windows = torch.arange(len(windows), device=windows.device)
+        some.num_evaluations = torch.zeros_like(some.windows)
+        return some
 
     def dppl_left(self, distill_mask: Tensor, windows: Tensor | None = None) -> Tensor:
         """dppl(H_l): of what is left when the events of `distill_mask` are taken out; see `dppl_keep`."""
@@ -317,7 +327,13 @@ class RankingSolver(Solver):
     def rank(self, objective: Objective, generator: torch.Generator | None) -> Tensor: ...
 
     def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
-        return first_prefix(objective, rule, ranks_of(self.rank(objective, generator), objective.history))
+        return self.choose(objective, rule, self.rank(objective, generator), generator)
+
+    def choose(
+        self, objective: Objective, rule: AtSize | Reaches, scores: Tensor, generator: torch.Generator | None
+    ) -> Found:
+        """The prefix of the order that `scores` (B, L) give."""
+        return first_prefix(objective, rule, ranks_of(scores, objective.history))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -327,14 +343,48 @@ class RankedBy(RankingSolver):
     Args:
         score: objective -> scores (B, L).
         num_evaluations: what the scores cost, in evaluations of the MTPP.
+        otherwise: names of solvers to ask, one after the other, where no prefix of the order meets the targets.
     """
 
     score: Callable[[Objective], Tensor]
     num_evaluations: int = 0
+    otherwise: tuple[str, ...] = ()
+
+    def choose(
+        self, objective: Objective, rule: AtSize | Reaches, scores: Tensor, generator: torch.Generator | None
+    ) -> Found:
+        found = super().choose(objective, rule, scores, generator)
+        return ask_others(objective, rule, found, generator, self.otherwise)
 
     def rank(self, objective: Objective, generator: torch.Generator | None) -> Tensor:
         objective.num_evaluations += self.num_evaluations
         return self.score(objective)
+
+
+# Whom to ask where no prefix of an order meets the targets: from the cheapest to the most thorough.
+OTHERS = ("recency", "backward_elimination", "greedy_search")
+
+
+def ask_others(
+    objective: Objective,
+    rule: AtSize | Reaches,
+    found: Found,
+    generator: torch.Generator | None,
+    solvers: tuple[str, ...] = OTHERS,
+) -> Found:
+    """`found`, with the answers of other solvers, by name, in the windows where the rule was not met so far."""
+    for name in solvers if isinstance(rule, Reaches) else ():
+        windows = (~found.reached).nonzero()[:, 0]
+        if not len(windows):
+            break
+        assert isinstance(rule, Reaches)
+        distilled = None if rule.dppl_distilled is None else torch.as_tensor(rule.dppl_distilled)[windows]
+        part = objective.part(windows)
+        targets = Reaches(torch.as_tensor(rule.dppl_left)[windows], distilled, rule.tolerance)
+        other = get_solver(name).search(part, targets, generator)
+        objective.num_evaluations[windows] += part.num_evaluations
+        found.record(windows[other.reached], other.distill_mask[other.reached])
+    return found
 
 
 def prefix_curve(objective: Objective, ranks: Tensor) -> Tensor:

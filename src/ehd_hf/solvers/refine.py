@@ -16,7 +16,6 @@ from .base import (
     Reaches,
     Solver,
     best_of_each,
-    first_prefix,
     flip_each,
     get_solver,
     ranks_of,
@@ -87,7 +86,7 @@ class Refine(Solver):
             if not isinstance(start, RankingSolver):
                 return start.solve(objective, rule, generator=generator).distill_mask, None
             scores = start.rank(objective, generator)
-            return first_prefix(objective, rule, ranks_of(scores, objective.history)).distill_mask, scores
+            return start.choose(objective, rule, scores, generator).distill_mask, scores
         if self.start.shape != objective.history.shape:
             expected, got = tuple(objective.history.shape), tuple(self.start.shape)
             raise ValueError(f"start must be a mask of shape (B, L) = {expected}; got {got}.")
