@@ -2,6 +2,7 @@
 
 python scripts/explain.py                                            # the bundled example, nothing to download
 python scripts/explain.py --share 0.7 --curve                        # certified, and how much by how few
+python scripts/explain.py --figure docs/figures/explanation.png      # the README's picture
 python scripts/explain.py --model stackoverflow-15-40 --events events.csv --future 15
 python scripts/explain.py --model runs/my_distiller --events events.parquet --sequence-column user --json
 """
@@ -36,6 +37,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--table", action="store_true", help="also print every event with its role and score")
     parser.add_argument("--curve", action="store_true", help="also print how much is explained by how few events")
     parser.add_argument("--json", action="store_true", help="print JSON Lines instead of text")
+    parser.add_argument("--figure", help="also draw it, to this PNG, SVG or PDF file; for one sequence")
     return parser.parse_args(argv)
 
 
@@ -59,7 +61,12 @@ def explain(arguments: argparse.Namespace) -> None:
             time_unit=config.time_unit,
         )
     names = ("future", "history", "epsilon", "share", "size", "delta", "refine")
-    answers = explainer.explain(events, **{name: getattr(arguments, name) for name in names})
+    question = {name: getattr(arguments, name) for name in names}
+    answers = explainer.explain(events, **question, intensities=arguments.figure is not None)
+    if arguments.figure is not None:
+        if isinstance(answers, list):
+            raise ValueError(f"--figure draws one sequence; the events are {len(answers)}. Give it one of them.")
+        answers.plot().savefig(arguments.figure)
     for answer in answers if isinstance(answers, list) else [answers]:
         if arguments.json:
             print(json.dumps(answer.to_dict(), default=str))

@@ -51,10 +51,16 @@ ADDED = {
     "hub": {"cards", "evaluation", "hub_errors", "remote_code"},  # rows are found by the digest evaluation gives them
     "remote_code": {"perplexity"},  # the pipeline that travels with a model
     "explanation": {"pages"},  # an explanation as a page, as `plotting` draws it as a picture
+    # The report of a data set: explains, evaluates and sums up, so it stands behind all of these.
     "html_report": {"events", "analysis", "baselines", "evaluation", "explanation", "pages", "pipeline", "report"},
     "pages": set(),  # like `report` and `plotting`: rows and explanations in, text out
     "intensities": {"events", "explanation", "mtpp.base"},  # the curves of an explanation, from its point process
     "pipeline": {"intensities", "mtpp"},  # computed on request; `from_mtpp` opens any backbone
+    "reading": EVENTS_ONLY,  # tables as people have them, before the strict door of `events`
+    "planning": {"events", "reading"},  # decides from counts and intervals, says it in words; no torch
+    # A plan carried out: both training stages, the judgement at the end. Only `cli` stands behind it.
+    "fitting": {"events", "reading", "planning", "windows", "mtpp", "distillers", "training", "baselines"}
+    | {"evaluation", "comparison", "explanation"},
     "sources": {"hub_errors"},  # a source may be a data set on the Hub
     "windows": {"sources"},  # windows are cut from whatever is a source
 }
@@ -116,6 +122,10 @@ def test_modules_take_nothing_but_the_version_from_the_front_door():
             if isinstance(node, ast.ImportFrom) and node.module is None and node.level == depth:
                 names = {alias.name for alias in node.names} - FOLDERS - set(MODULES)
                 assert names <= {"__version__"}, f"{module} imports {names} from the front door"
+
+
+def test_nothing_imports_the_command_line():
+    assert [module for module in MODULES if "cli" in imports_of(module)] == []
 
 
 def test_training_knows_no_model():

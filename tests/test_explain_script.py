@@ -44,8 +44,10 @@ def test_without_arguments_it_explains_the_bundled_example_as_the_readme_shows()
 
 def test_it_writes_json_lines_for_programs(tmp_path):
     ehd_hf.load_example("incidents").assign(seq_id=7).to_csv(tmp_path / "log.csv", index=False)
-    done = explain("--events", tmp_path / "log.csv", "--future", 3, "--history", 10, "--json")
+    figure = tmp_path / "why.png"
+    done = explain("--events", tmp_path / "log.csv", "--future", 3, "--history", 10, "--json", "--figure", figure)
     assert done.returncode == 0, done.stderr
+    assert figure.read_bytes().startswith(b"\x89PNG")
     answer = json.loads(done.stdout)
     assert answer["seq_id"] == 7 and len(answer["future"]) == 3
     assert len(answer["distilled"]) + len(answer["left"]) == 10

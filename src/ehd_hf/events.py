@@ -7,8 +7,9 @@ from files, frames, datasets and lists. Everything later (windows, models, solve
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,8 @@ class EventSequences:
         starts: (S,) float64, when each observation began; NaN where unknown.
         time_unit: name of the unit of `times` ("s", "h", "1e6 s", ...), or None if the source does not say.
         epochs: (S,) datetime64[ns], the moment each sequence calls 0, if its times came as timestamps.
+        resolution: in `time_unit`; if given, the source rounded its times down to multiples of it, and `times` stand
+            somewhere inside (see `reading.spread_ties`). People are shown the source's.
     """
 
     times: np.ndarray
@@ -65,6 +68,7 @@ class EventSequences:
     starts: np.ndarray
     time_unit: str | None = None
     epochs: np.ndarray | None = field(default=None)
+    resolution: float | None = None
 
     @classmethod
     def from_lists(
@@ -144,7 +148,18 @@ class EventSequences:
         microseconds = np.rint(self[index][0] * (unit_in_nanoseconds(self.time_unit or "s") / 1000)).astype(
             "timedelta64[us]"
         )
-        return self.epochs[index] + microseconds.astype("timedelta64[ns]")
+        moments = self.epochs[index] + microseconds.astype("timedelta64[ns]")
+        if self.resolution is None:
+            return moments
+        step = round(self.resolution * unit_in_nanoseconds(self.time_unit or "s"))
+        return (moments.astype(np.int64) // step * step).astype("datetime64[ns]")
+
+    def shown_times(self, index: int) -> np.ndarray:
+        """Times of one sequence's events as the source gives them: moments, or numbers."""
+        moments, times = self.timestamps(index), self[index][0]
+        if moments is not None:
+            return moments
+        return times if self.resolution is None else np.floor(times / self.resolution) * self.resolution
 
     def select(self, indices: Sequence[int] | np.ndarray) -> EventSequences:
         """The sequences at `indices`, in that order."""
@@ -265,7 +280,7 @@ def load_splits(
             other files are ignored. A single file is the split train. Or a mapping from split to `load_events` source.
     """
     files = source if isinstance(source, Mapping) else _split_files(Path(source))
-    tables = {split: _table(file) for split, file in files.items()}
+    tables = {split: read_table(file) for split, file in files.items()}
     marks = {split: _column(table, "mark", mark, "marks", "mark") for split, table in tables.items()}
     stored = next(filter(None, (_class_names(tables[split], name) for split, (name, _) in marks.items())), None)
     values = [piece.flatten() if _is_list(piece.type) else piece for _, piece in marks.values()]
@@ -300,7 +315,7 @@ def _split_files(path: Path) -> dict[str, Path]:
     return {split: files[split] for split in ("train", "validation", "test") if split in files}
 
 
-def _table(source: Any) -> pa.Table:
+def read_table(source: Any) -> pa.Table:
     """Any source as one Arrow table: typed columns, lists without Python objects."""
     try:
         if isinstance(source, str | Path):
@@ -348,7 +363,7 @@ def _read_file(path: Path) -> pa.Table:
         return pa.csv.read_csv(path)
     if path.suffix == ".json":
         try:
-            return _table(json.loads(path.read_text(encoding="utf-8")))
+            return read_table(json.loads(path.read_text(encoding="utf-8")))
         except json.JSONDecodeError:
             pass  # many .json files hold one object per line
     # One block, so that types are inferred from the whole file and long lines fit.
@@ -363,7 +378,16 @@ def _column(table: pa.Table, role: str, asked: str | None, *defaults: str) -> tu
             return name, values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
     expected = " or ".join(map(repr, defaults if asked is None else (asked,)))
     found = ", ".join(table.column_names)
-    raise ValueError(f"no {role} column {expected}; the columns are {found}. Pass {role}=<one of them>.")
+    near = nearest(asked or defaults[0], table.column_names)
+    raise ValueError(f"no {role} column {expected}; the columns are {found}.{near} Pass {role}=<one of them>.")
+
+
+def nearest(asked: Any, known: Iterable[Any]) -> str:
+    """ " Did you mean 'timestamp'?", or nothing if no name is near what was asked for."""
+    names = {str(name).lower(): str(name) for name in known}
+    close = get_close_matches(str(asked).lower(), names, n=3, cutoff=0.6)
+    close = close or [name for name in names if name in str(asked).lower() or str(asked).lower() in name][:3]
+    return f" Did you mean {' or '.join(repr(names[name]) for name in close)}?" if close else ""
 
 
 def _class_names(table: pa.Table, name: str) -> dict[int, str] | None:

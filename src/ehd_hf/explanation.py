@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Status = Literal["explained", "explains_nothing", "infeasible"]
 
@@ -16,6 +24,8 @@ Status = Literal["explained", "explains_nothing", "infeasible"]
 MARGIN = 1e-5
 # Longer lists of events are cut in the text; tables hold them all.
 _EVENTS_IN_TEXT = 8
+EXPLANATION_FILES = (".parquet", ".jsonl", ".csv")
+_EXPLANATIONS_AT_ONCE = 200
 
 
 class Event(NamedTuple):
@@ -27,6 +37,28 @@ class Event(NamedTuple):
     time: float | np.datetime64
     mark: str
     score: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Intensity:
+    """What the point process expected all along a window, with and without the distilled events.
+
+    Args:
+        times: (Q,) on the explanation's own clock; the time of an event stands twice, before and after it.
+        whole: (Q,) intensity of all marks together, in events per `time_unit`, given every event before.
+        left: (Q,) the same without the distilled events.
+        split: how many of the points lie in the history; the others lie in the future.
+        marks: names of M marks drawn apart, some of the future's.
+        whole_by_mark, left_by_mark: (M, Q).
+    """
+
+    times: np.ndarray
+    whole: np.ndarray
+    left: np.ndarray
+    split: int
+    marks: tuple[str, ...]
+    whole_by_mark: np.ndarray
+    left_by_mark: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -48,11 +80,14 @@ class Explanation:
         delta: asked for besides: dppl_distilled >= -delta.
         status: "explained"; "explains_nothing" (the future is as likely without the history, or more) or "infeasible"
             (no set that was tried meets the target): H_d is then the set tried that lowers dppl most.
-        one_minimal: no single event can be dropped from it without missing the target; None if that was not checked.
-        curve: dppl_left when the first 0, 1, ... events in the order of their scores are distilled, if there is one.
+        one_minimal: no single event can be dropped from it without missing the target, its margin included; None if
+            that was not checked.
+        curve: dppl_left when the first 0, 1, ... events in the order of their scores are distilled; None if they were
+            not evaluated (refine="none").
         conditioning: how the first future event was conditioned, "paper" or "survival".
         seq_id: name of the sequence, if it had one.
         time_unit: unit of numeric times, if known.
+        intensity: the curves of a picture, if they were asked for (`explain(..., intensities=True)`).
     """
 
     history: tuple[Event, ...]
@@ -73,6 +108,7 @@ class Explanation:
     conditioning: str = "paper"
     seq_id: Any = None
     time_unit: str | None = None
+    intensity: Intensity | None = field(default=None, compare=False, repr=False)
 
     @property
     def distilled(self) -> tuple[Event, ...]:
@@ -99,7 +135,11 @@ class Explanation:
     @property
     def explained_share(self) -> float | None:
         """dppl_left as a share of what the whole history explains; None where that explains nothing."""
-        return self.dppl_left / self.dppl_empty if self.dppl_empty < 0 else None
+        return self.dppl_left / self.dppl_empty + 0.0 if self._explains_something else None  # + 0.0: no -0.0
+
+    @property
+    def _explains_something(self) -> bool:
+        return self.dppl_empty < 0 and self.status != "explains_nothing"
 
     @property
     def constraint_met(self) -> bool:
@@ -119,6 +159,8 @@ class Explanation:
             return False
         if self.limit is None:
             return True
+        if self.share is not None and not self._explains_something:
+            return False  # a share of nothing
         # An epsilon is to be undercut, a share to be reached.
         within = self.limit - margin
         return self.dppl_left < within if self.epsilon is not None else self.dppl_left <= within
@@ -139,6 +181,8 @@ class Explanation:
             )
             return f"{opening} ({followed}).{self._caveat()}"
         explains = "explains" if len(chosen) == 1 else "explain"
+        if self.status == "explains_nothing":
+            explains = "comes closest to explaining" if len(chosen) == 1 else "come closest to explaining"
         they, them, are = ("it", "it", "is") if len(chosen) == 1 else ("they", "them", "are")
         effect = f"{_times(abs(self.dppl_left))} {'less' if self.dppl_left <= 0 else 'more'} likely"
         recent = "simply" if self.is_most_recent else "not simply"
@@ -158,11 +202,12 @@ class Explanation:
     def _asked(self) -> str:
         """ "asked: at most -0.512, 70 % of what the whole history explains, met"."""
         if self.size is not None:
-            said = f"asked: {self.size} events"
+            said = f"asked: {self.size} event{'' if self.size == 1 else 's'}"
         elif self.epsilon is not None:
             said = f"asked: below {math.log(self.epsilon):.3f}"
         else:
-            said = f"asked: at most {self.limit:.3f}, {self.share:.0%} of what the whole history explains"
+            limit = "" if not self._explains_something else f"at most {self.limit:.3f}, "
+            said = f"asked: {limit}{self.share:.0%} of what the whole history explains"
         if self.delta is not None:
             said += f", and dppl_distilled at least {-self.delta:.3f}"
         return f"{said}, {'met' if self.constraint_met else 'not met'}"
@@ -174,6 +219,8 @@ class Explanation:
                 f"\nThe history explains nothing here: without all of it, each of these becomes "
                 f"{_times(abs(self.dppl_empty))} more likely."
             )
+        if self.status == "infeasible" and self.curve is None:
+            return '\nThis set, the only one tried, misses the target; refine="prune" looks for one that meets it.'
         if self.status == "infeasible":
             return "\nNo set of events that was tried meets the target; this one comes closest."
         if not self.certified or self.size is not None:
@@ -188,8 +235,41 @@ class Explanation:
         if self.curve is None:
             raise ValueError('This explanation has no order of events. Ask for one with refine="prefix" or "prune".')
         curve = np.array(self.curve)
-        share = curve / self.dppl_empty if self.dppl_empty < 0 else np.full(len(curve), np.nan)
+        share = curve / self.dppl_empty + 0.0 if self._explains_something else np.full(len(curve), np.nan)
         return pd.DataFrame({"size": np.arange(len(curve)), "dppl_left": curve, "explained_share": share})
+
+    def plot(
+        self, *, title: str | None = None, mark: str | None = None, theme: Literal["light", "dark"] = "light"
+    ) -> Figure:
+        """The window as a picture, to be saved by `savefig`: events by mark, the intensity with and without the
+        distilled ones (the scores, if no intensities were asked for), and the trade-off if there is one.
+
+        Args:
+            mark: show the intensity of this mark, one of `intensity.marks`; by default of all together.
+        """
+        from .plotting import explanation_plot  # matplotlib takes a while to import
+
+        limit, something = self.limit, self._explains_something
+        return explanation_plot(
+            self.to_frame(),
+            title,
+            self.time_unit,
+            intensity=self.intensity if mark is None else self._intensity_of(mark),
+            mark=mark,
+            tradeoff=None if self.curve is None else self.tradeoff(),
+            reached=self.explained_share,
+            target=limit / self.dppl_empty if limit is not None and something else None,
+            theme=theme,
+        )
+
+    def _intensity_of(self, mark: str) -> Intensity:
+        curves = self.intensity
+        if curves is None:
+            raise ValueError("This explanation has no intensities. Ask for them: explain(..., intensities=True).")
+        if mark not in curves.marks:
+            raise ValueError(f"mark must be one of {', '.join(curves.marks)}, the future's; got {mark!r}.")
+        row = curves.marks.index(mark)
+        return replace(curves, whole=curves.whole_by_mark[row], left=curves.left_by_mark[row])
 
     def to_frame(self) -> pd.DataFrame:
         """One row per event of the window: position, time, mark, role (distilled, left or future), score."""
@@ -230,13 +310,160 @@ class Explanation:
             "time_unit": self.time_unit,
         }
 
+    def to_html(self, *, title: str | None = None) -> str:
+        """An interactive page that needs no network: `Path("why.html").write_text(explanation.to_html(), "utf-8")`."""
+        from .pages import explanation_page
+
+        return explanation_page(self, title)
+
+    def _repr_html_(self) -> str:
+        """A picture and the text, for notebooks."""
+        from .pages import explanation_fragment
+
+        return explanation_fragment(self)
+
     def to_json(self, **options: Any) -> str:
         return json.dumps(self.to_dict(), default=str, **options)
+
+    def to_row(self) -> dict[str, Any]:
+        """One flat row, for tables of many explanations: the distilled events in parallel lists, the numbers, the
+        text."""
+        lists = {
+            "positions": [event.position for event in self.distilled],
+            "times": [event.time for event in self.distilled],
+            "marks": [event.mark for event in self.distilled],
+            "scores": [event.score for event in self.distilled],
+            "future_times": [event.time for event in self.future],
+            "future_marks": [event.mark for event in self.future],
+        }
+        known = self.to_dict()
+        dropped = {"distilled", "left", "future", "curve", "size"}
+        return {
+            "seq_id": known.pop("seq_id"),
+            "num_history": len(self.history),
+            "num_distilled": len(self.distilled),
+            **lists,
+            **{name: value for name, value in known.items() if name not in dropped},
+            "asked_size": self.size,
+            "explained_share": self.explained_share,
+            "text": str(self),
+        }
+
+
+def explanations_to_frame(
+    explanations: Iterable[Explanation], per: Literal["explanation", "event"] = "explanation"
+) -> pd.DataFrame:
+    """Many explanations as one table, for a notebook or `to_parquet`.
+
+    Args:
+        explanations: what `explain` returned for several sequences, or any number of them.
+        per: "explanation", one row each, as `Explanation.to_row` gives it; or "event", one row for each event of each
+            window, with `seq_id` and the number of the explanation.
+
+    Example:
+
+    ```python
+    >>> explanations_to_frame(explainer.explain(events, future=5)).to_parquet("explanations.parquet")
+    ```
+    """
+    if per == "explanation":
+        return pd.DataFrame([explanation.to_row() for explanation in explanations])
+    if per != "event":
+        raise ValueError(f"per must be explanation or event; got {per!r}.")
+    frames = [
+        explanation.to_frame().assign(explanation=number, seq_id=explanation.seq_id)
+        for number, explanation in enumerate(explanations)
+    ]
+    first = ["explanation", "seq_id"]
+    if not frames:
+        return pd.DataFrame(columns=[*first, *Event._fields])
+    whole = pd.concat(frames, ignore_index=True)
+    return whole[[*first, *(column for column in whole.columns if column not in first)]]
+
+
+def write_explanations(explanations: Iterable[Explanation], out: str | Path) -> int:
+    """Write explanations as they come, a row each, in the memory of a few hundred; returns how many.
+
+    The file appears when all are written; one that was there before is then replaced, and not touched if anything
+    goes wrong.
+
+    Args:
+        explanations: any number of them, a generator too.
+        out: .parquet or .csv, columns as in `Explanation.to_row`; or .jsonl, lines as of `Explanation.to_json`.
+    """
+    out, number = Path(out), 0
+    if out.suffix not in EXPLANATION_FILES:
+        raise ValueError(f"explanations go to a file that ends in {', '.join(EXPLANATION_FILES)}; got {out.name!r}.")
+    remaining = iter(explanations)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replaced_when_done(out) as partial, ExitStack() as opened:
+        writer: Any = None
+        while some := list(islice(remaining, _EXPLANATIONS_AT_ONCE)):
+            number += len(some)
+            if out.suffix == ".parquet":
+                import pyarrow as pa
+                import pyarrow.parquet as pq
+
+                moments = isinstance(some[0].future[0].time, np.datetime64)
+                schema = _parquet_schema(moments)
+                writer = writer or opened.enter_context(pq.ParquetWriter(partial, schema, compression="zstd"))
+                writer.write_table(pa.Table.from_pylist([_parquet_row(one, moments) for one in some], schema=schema))
+                continue
+            if writer is None:
+                writer = opened.enter_context(open(partial, "w", encoding="utf-8", newline=""))
+            if out.suffix == ".jsonl":
+                writer.writelines(explanation.to_json() + "\n" for explanation in some)
+            else:
+                rows = [explanation.to_row() for explanation in some]
+                rows = [{k: "; ".join(map(str, v)) if isinstance(v, list) else v for k, v in r.items()} for r in rows]
+                pd.DataFrame(rows).to_csv(writer, index=False, header=number == len(some))
+        if writer is None:
+            raise ValueError("there must be an explanation to write; got none.")
+    return number
+
+
+@contextmanager
+def replaced_when_done(path: Path) -> Iterator[Path]:
+    """Where to write: beside `path`, which it replaces at the end; nothing is left of it if something fails."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _parquet_schema(moments: bool) -> Any:
+    import pyarrow as pa
+
+    time, number, text = pa.timestamp("us") if moments else pa.float64(), pa.float64(), pa.string()
+    lists = {"positions": pa.int32(), "times": time, "marks": text, "scores": number}
+    lists |= {"future_times": time, "future_marks": text}
+    kinds = {"seq_id": text, "num_history": pa.int32(), "num_distilled": pa.int32()}
+    kinds |= {name: pa.list_(kind) for name, kind in lists.items()}
+    for name in ("left", "left_time", "left_mark", "distilled", "empty"):
+        kinds[f"dppl_{name}"] = number
+    kinds |= dict.fromkeys(("ds", "explained_share", "epsilon", "share", "delta"), number)
+    kinds |= {"asked_size": pa.int32(), "conditioning": text, "status": text}
+    kinds |= dict.fromkeys(("certified", "one_minimal", "constraint_met", "is_most_recent"), pa.bool_())
+    return pa.schema(list((kinds | {"time_unit": text, "text": text}).items()))
+
+
+def _parquet_row(explanation: Explanation, moments: bool) -> dict[str, Any]:
+    row = explanation.to_row()
+    if moments:
+        for name in ("times", "future_times"):
+            row[name] = [time.astype("datetime64[us]").item() for time in row[name]]
+    return row | {"seq_id": None if row["seq_id"] is None else str(row["seq_id"])}
 
 
 def _listed(events: tuple[Event, ...], unit: str | None) -> str:
     """ "deploy at 3.2 h, alert at 5 h and 4 more"."""
-    named = [f"{event.mark} at {_time(event.time, unit)}" for event in events]
+    # Where a source has only dates, midnights would pretend to know the time of day.
+    shown = [_time(event.time, unit) for event in events]
+    if all(text.endswith(" 00:00:00") for text in shown):
+        shown = [text.removesuffix(" 00:00:00") for text in shown]
+    named = [f"{event.mark} at {text}" for event, text in zip(events, shown, strict=True)]
     if len(named) > _EVENTS_IN_TEXT:
         named = [*named[: _EVENTS_IN_TEXT - 1], f"{len(named) - _EVENTS_IN_TEXT + 1} more"]
     return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
@@ -246,6 +473,8 @@ def _times(log_factor: float) -> str:
     """ "4.48 times", "1.1e+13 times": a factor given by its logarithm, however extreme."""
     if abs(log_factor) < math.log(1e4):
         return f"{math.exp(log_factor):.2f} times"
+    if math.isnan(log_factor):
+        return "an unknown number of times"
     if math.isinf(log_factor):
         return "infinitely many times" if log_factor > 0 else "0 times"
     tens, rest = divmod(log_factor / math.log(10), 1)

@@ -9,7 +9,7 @@ Shapes: B batch, T events, Q query points, C marks, D width of a history state.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -111,6 +111,7 @@ class MTPPModel(PreTrainedModel):
     _keep_in_fp32_modules_strict = {"time_scales", "mean_interval"}
 
     mean_interval: Tensor  # a persistent buffer every backbone registers: the yardstick of time
+    has_gates: ClassVar[bool] = True  # whether `keep` may lie between 0 and 1, and has slopes there
 
     # --- a backbone provides
 

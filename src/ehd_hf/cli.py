@@ -1,0 +1,782 @@
+"""`ehd-hf`: from a table of events to a trained model and a readable explanation, at the command line.
+
+Reads arguments, asks the modules, prints. torch and transformers load when a command needs them, never for --help.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json as json_module
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import __version__
+
+if TYPE_CHECKING:
+    from .events import EventSequences
+    from .explanation import Explanation
+    from .pipeline import EHDDistiller
+    from .reading import Reading
+
+DONE, ANSWER_IS_NO, BAD_INPUT, SYSTEM_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
+SEQUENCES_AT_ONCE = 200
+EVENTS_SHOWN, ROWS_SHOWN = 30, 20
+# Exceptions of libraries that load with a command, by name: a full disk, a file that is no table, a config that fails.
+LIBRARY_ERRORS = {"SafetensorError", "StrictDataclassError", "ArrowException", "ArrowInvalid"}
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at a table of events, or write one to try.")
+app.add_typer(data, name="data")
+
+
+# --- arguments and options that several commands share
+
+
+def _option(help: str, *names: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, show_default=False)
+
+
+EventsFile = Annotated[Path, typer.Argument(metavar="EVENTS", help="CSV, TSV, JSONL or Parquet, a row per event.")]
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Folder of a model, a bundled name, or a Hub id.")]
+TimeColumn = Annotated[str | None, _option("Column of when it happened.", "--time", metavar="COLUMN")]
+MarkColumn = Annotated[str | None, _option("Column of what happened.", "--mark", metavar="COLUMN")]
+SequenceColumn = Annotated[str | None, _option("Column of whom it happened to.", "--sequence", metavar="COLUMN")]
+# Where --sequence names one of the sequences.
+OtherSequenceColumn = Annotated[str | None, _option("Column of whom it happened to.", metavar="COLUMN")]
+TimeFormat = Annotated[
+    str | None,
+    _option(
+        "How times are written: a pattern such as '%d.%m.%Y %H:%M'; iso; number; s, ms, us or ns since 1970. Found "
+        "out if not given.",
+        metavar="FORMAT",
+    ),
+]
+MaxMarks = Annotated[int, typer.Option(metavar="N", help="Kinds of events to tell apart at most.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Threads = Annotated[int, _option("CPU threads; by default all, or what OMP_NUM_THREADS says.", metavar="N")]
+Future = Annotated[int | None, _option("How many last events to explain; by default as trained.", metavar="N")]
+History = Annotated[
+    int | None, _option("How many events before them to look at; by default as trained, 0: all.", metavar="N")
+]
+
+
+# --- how a command ends
+
+
+def _guarded(command: Callable[..., int]) -> Callable[..., None]:
+    """A command whose outcome becomes an exit code, and whose failures become a sentence."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **options: Any) -> None:
+        try:
+            code = command(*args, **options)
+        except KeyboardInterrupt:
+            _say("interrupted; nothing was written.", stderr=True)
+            code = INTERRUPTED
+        except Exception as error:
+            known = isinstance(error, ValueError | TypeError | ImportError | OSError | MemoryError)
+            if not known and type(error).__name__ not in LIBRARY_ERRORS:
+                raise  # a mistake of ours: its traceback helps
+            code = _explain_failure(error)
+        raise typer.Exit(code)
+
+    return run
+
+
+def _explain_failure(error: Exception) -> int:
+    text = " ".join(str(error).split()) or type(error).__name__
+    code = getattr(error, "errno", None)
+    full = (os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or any(reason in text for reason in full):
+        text = f"no space left to write: {text}. What was finished is kept; free some space and repeat the command."
+    elif isinstance(error, MemoryError):
+        text = "out of memory. Give fewer events, or a shorter --history."
+    elif isinstance(error, PermissionError):
+        text = f"{text}. Choose a file you may read, or a place you may write to."
+    else:
+        _say(f"error: {text}", stderr=True)
+        return BAD_INPUT
+    _say(f"error: {text}", stderr=True)
+    return SYSTEM_FAILED
+
+
+# --- what people see
+
+
+def _say(text: str, *, stderr: bool = False) -> None:
+    from rich.console import Console
+
+    Console(stderr=stderr).print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def _show(rows: Iterable[Iterable[Any]], columns: Iterable[str] = (), title: str | None = None) -> None:
+    """A table; without columns, names and what is to be said of them."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    look: dict[str, Any] = {} if columns else {"show_header": False, "box": None, "padding": (0, 2, 0, 0)}
+    table = Table(*columns, title=title, title_justify="left", **look)
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))  # names from the data are text, not markup
+    Console().print(table)
+
+
+def _show_notes(notes: Iterable[str], warnings: Iterable[str] = (), *, stderr: bool = False) -> None:
+    for kind, texts in (("note", notes), ("warning", warnings)):
+        for text in texts:
+            _say(f"{kind}: {text}", stderr=stderr)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json_module.dumps(value, default=str))
+
+
+# --- a model and the events it explains
+
+
+def _set_threads(threads: int) -> int:
+    if threads < 0:
+        raise ValueError(f"--threads must be at least 1; got {threads}. Leave it out for all cores.")
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    threads = threads or (int(asked) if asked.isdecimal() else 0)
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)
+    return threads
+
+
+def _open_model(model: str) -> EHDDistiller:
+    """An explainer; a point process alone explains too."""
+    from .events import nearest
+
+    folder, bundled = Path(model), sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json"))
+    config = folder / "config.json"
+    if folder.is_dir() and not config.is_file() and (folder / "plan.json").is_file():
+        raise ValueError(f"training in {model} is not finished. Repeat its command to go on, then ask again.")
+    if folder.is_dir() and not config.is_file():
+        raise ValueError(f"{model} is a folder but no model: it has no config.json. Train one with ehd-hf train.")
+    is_hub_id = model.count("/") == 1 and all(model.split("/"))
+    if not folder.is_dir() and model not in bundled and not is_hub_id:
+        raise ValueError(
+            f"there is no model {model!r}: no such folder, and the bundled ones are {', '.join(bundled)}."
+            f"{nearest(model, bundled)} Train one with ehd-hf train."
+        )
+    _say(f"Opening {model} ...", stderr=True)
+    from transformers.utils import logging
+
+    from .pipeline import EHDDistiller
+
+    logging.disable_progress_bar()  # loading takes a blink
+    if config.is_file() and "mtpp_config" not in json_module.loads(config.read_text(encoding="utf-8")):
+        return EHDDistiller.from_mtpp(model)
+    return EHDDistiller.from_pretrained(model)
+
+
+def _reading_of(model: str, explainer: EHDDistiller) -> Reading:
+    """How the events of a model are read: as those it was trained on."""
+    from .fitting import saved_run
+    from .reading import Reading
+
+    if run := saved_run(Path(model)):
+        return Reading.from_dict(run["reading"])
+    config: Any = explainer.mtpp.config
+    return Reading(marks=tuple(config.id2label.values()), time_unit=config.time_unit)
+
+
+def _open_both(
+    model: str,
+    events: Path,
+    threads: int,
+    time: str | None,
+    mark: str | None,
+    sequence_column: str | None,
+    time_format: str | None,
+) -> tuple[EHDDistiller, EventSequences]:
+    """The explainer and the events, these as the explainer knows them."""
+    from .reading import column_names, read_events
+
+    column_names(events)  # a file that cannot be read is refused before a model is opened
+    explainer = _open_model(model)
+    _set_threads(threads)
+    read = read_events(
+        events,
+        time=time,
+        mark=mark,
+        sequence=sequence_column,
+        time_format=time_format,
+        reading=_reading_of(model, explainer),
+    )
+    _show_notes(read.notes, stderr=True)
+    return explainer, read.events
+
+
+# --- commands
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ehd-hf {__version__}")
+        raise typer.Exit
+
+
+@app.callback(
+    epilog="Exit codes: 0 done; 1 done, and the answer is no (nothing explains it, the model knows no more than "
+    "averages, the events cannot be trained on); 2 bad input, nothing was written; 3 the disk or the memory gave out; "
+    "130 interrupted."
+)
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Which past events are responsible for what just happened?
+
+    Three commands, from a table of events to an answer:
+
+    \b
+        ehd-hf data inspect events.csv
+        ehd-hf train events.csv --time ts --mark type --sequence user --out model/
+        ehd-hf explain model/ events.csv --sequence 42 --future 10
+
+    Nothing at hand? Try ehd-hf demo, or write a table with ehd-hf data example.
+    """
+
+
+@app.command()
+@_guarded
+def demo(
+    out: Annotated[Path, typer.Option(help="HTML report to write.")] = Path("ehd_hf_demo.html"),
+    model: Annotated[str, typer.Option(help="Bundled model that has example events.")] = "incidents",
+    json: AsJson = False,
+) -> int:
+    """Explain bundled events and write a report.
+
+    Example:
+
+    \b
+        ehd-hf demo --out demo.html
+    """
+    examples = sorted(path.parent.name for path in CHECKPOINTS.glob("*/example.csv"))
+    if model not in examples:
+        raise ValueError(f"models that have example events are {', '.join(examples)}; got {model!r}.")
+    explainer = _open_model(model)
+    from .pipeline import load_example
+
+    events = load_example(model)
+    answer: Any = explainer.explain(events)
+    written = _write_report(explainer, events, out, title=f"Demo: {model}", max_explanations=1)
+    if json:
+        _print_json(answer.to_dict() | {"report": str(written)})
+    else:
+        _show_explanation(answer)
+        _say(f"Open {written} in a browser to look at it. For your own events: ehd-hf train --help")
+    return DONE if answer.status == "explained" else ANSWER_IS_NO
+
+
+@app.command()
+@_guarded
+def train(
+    events: EventsFile,
+    out: Annotated[Path, _option("Folder of the model.")],
+    time: TimeColumn = None,
+    mark: MarkColumn = None,
+    sequence: SequenceColumn = None,
+    minutes: Annotated[float | None, _option("Train for about so long.", metavar="N")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
+    history: Annotated[int | None, _option("Past events of a window.", metavar="N")] = None,
+    future: Annotated[int | None, _option("Events that are explained at once.", metavar="N")] = None,
+    time_format: TimeFormat = None,
+    time_unit: Annotated[
+        str | None, _option("ms, s, min, h or D; for plain numbers, what they count.", metavar="UNIT")
+    ] = None,
+    max_marks: MaxMarks = 100,
+    seed: Annotated[int, typer.Option(help="Of the split and of all that is drawn.")] = 0,
+    threads: Threads = 0,
+    json: AsJson = False,
+) -> int:
+    """Train a model on a table of events.
+
+    It learns what usually follows what, then what explains it. Columns, unit of
+    time, windows and steps are chosen from the data. You see the plan, with the
+    time it takes, before it starts. Where there are more than --max-marks kinds
+    of events, the rarest become one, 'other'. 80 % of the sequences are for
+    training, 10 % choose the best model, 10 % judge it. Interrupted? The same
+    command goes on where it was.
+
+    Example:
+
+    \b
+        ehd-hf train events.csv --time ts --mark type --sequence user --out model/
+        ehd-hf train events.csv --out model/ --minutes 10 --yes
+    """
+    if minutes is not None and not minutes > 0:
+        raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
+    from .planning import Costs, Plan, describe_plan, estimate_seconds, fit_to_budget, inspect_events, make_plan
+    from .reading import read_events
+
+    _say(f"Reading {events} ...", stderr=True)
+    read = read_events(
+        events,
+        time=time,
+        mark=mark,
+        sequence=sequence,
+        time_format=time_format,
+        time_unit=time_unit,
+        max_marks=max_marks,
+    )
+    findings = inspect_events(read.events)
+    plan, splits = make_plan(read.events, history=history, future=future, seed=seed)
+    from . import fitting
+
+    asked = {"reading": read.reading.to_dict(), "history": history, "future": future, "minutes": minutes, "seed": seed}
+    request = fitting.request_of(read.events, **asked)
+    run = fitting.open_run(out, request)
+    threads = _set_threads(threads)
+    if run is None:
+        _say("Trying a few steps ...", stderr=True)
+        costs = fitting.trial(splits, plan)
+        plan = plan if minutes is None else fit_to_budget(plan, costs, minutes)
+        run = fitting.run_record(request, read.reading, plan, costs, events.name)
+        if not json:
+            _show(describe_plan(plan, splits, findings, read.reading, costs), title=f"Plan for {out}")
+            _show_notes(read.notes, findings.warnings)
+        elif dry_run:
+            told = {"notes": read.notes, "warnings": findings.warnings}
+            _print_json(run | {"seconds": estimate_seconds(plan, costs)} | told)
+        if dry_run or not (yes or _agreed()):
+            return DONE
+        fitting.begin(out, run)
+    elif dry_run:
+        _say(f"{out} holds this run already: {'finished' if run['finished'] else 'the same command goes on with it'}.")
+        return DONE
+    plan, costs = Plan(**run["plan"]), Costs(*run["seconds_per_step"])
+    if run["finished"]:
+        return _show_verdict(out, events, run, fitting.read_results(out), json, "was trained before")
+    try:
+        with redirect_stdout(sys.stderr):  # what the stages say on their way is not the answer
+            rows = fitting.carry_out(
+                out,
+                splits,
+                run,
+                threads=threads,
+                progress=not json,
+                announce=lambda text: _say(text, stderr=True),
+            )
+    except KeyboardInterrupt:
+        _say(f"\ninterrupted. The same command goes on with {out}; only the last seconds are repeated.", stderr=True)
+        return INTERRUPTED
+    return _show_verdict(out, events, run, rows, json, "is ready")
+
+
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        raise ValueError("nobody is here to agree to the plan. Pass --yes to start, or --dry-run to see it only.")
+    return typer.confirm("Start?", default=True)
+
+
+def _show_verdict(out: Path, events: Path, run: Any, rows: list[dict[str, Any]], json: bool, how: str) -> int:
+    from .fitting import judge
+
+    verdict = judge(rows)
+    if json:
+        _print_json({"model": str(out), "plan": run["plan"], **verdict._asdict(), "rows": _short(rows)})
+    else:
+        _show_scores(rows)
+        _say(f"{out} {how}. {verdict.sentence}")
+        _say(f"Next: ehd-hf explain {out} {events} --all" if verdict.good else f"Next: {verdict.advice}")
+    return DONE if verdict.good else ANSWER_IS_NO
+
+
+def _short(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without their long lists."""
+    return [{key: value for key, value in row.items() if key not in ("qq", "sizes")} for row in rows]
+
+
+def _show_scores(rows: list[dict[str, Any]]) -> None:
+    scored = [row for row in rows if row["task"] == "mtpp"]
+    numbers = ("nll", "time_nll", "mark_nll", "ks")
+    _show(
+        ([row["model"], *(f"{row[name]:.3f}" for name in numbers)] for row in scored),
+        ("model", "NLL per event", "of its time", "of its mark", "KS"),
+        f"How well {scored[0]['num_events']:,} events are predicted (lower is better)",
+    )
+
+
+@app.command()
+@_guarded
+def explain(
+    model: ModelName,
+    events: EventsFile,
+    sequence: Annotated[str | None, _option("Which sequence to explain.", metavar="ID")] = None,
+    all_sequences: Annotated[bool, typer.Option("--all", help="Explain the end of every sequence.")] = False,
+    out: Annotated[Path | None, _option("File for --all: .parquet, .jsonl or .csv.")] = None,
+    future: Future = None,
+    history: History = None,
+    share: Annotated[
+        float | None, _option("Ask for events that carry this share of what the past explains, 0 to 1.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, _option("Ask for events without which the last ones are this much as likely, 0 to 1.")
+    ] = None,
+    size: Annotated[int | None, _option("Ask for so many events.", metavar="N")] = None,
+    delta: Annotated[float | None, _option("Ask besides: from them alone, at most so many nats worse.")] = None,
+    refine: Annotated[str | None, _option("none, prefix or prune: how hard to look for fewer.", metavar="HOW")] = None,
+    time: TimeColumn = None,
+    mark: MarkColumn = None,
+    sequence_column: OtherSequenceColumn = None,
+    time_format: TimeFormat = None,
+    threads: Threads = 0,
+    json: AsJson = False,
+) -> int:
+    """Which past events explain the last ones?
+
+    Columns are those the model was trained on, unless you name others. Every
+    answer is checked: the last events are scored again without those that
+    explain them.
+
+    Example:
+
+    \b
+        ehd-hf explain model/ events.csv --sequence 42 --future 10
+        ehd-hf explain model/ events.csv --sequence 42 --size 3 --json
+        ehd-hf explain model/ events.csv --all --out explanations.parquet
+    """
+    from .explanation import EXPLANATION_FILES
+
+    if sequence is not None and all_sequences:
+        raise ValueError("--sequence asks about one sequence, --all about every one; got both. Leave one out.")
+    if out is not None and not all_sequences:
+        raise ValueError("--out is for --all. To keep one explanation, write what --json prints to a file.")
+    if out is not None and out.suffix not in EXPLANATION_FILES:
+        raise ValueError(f"--out must end in {', '.join(EXPLANATION_FILES)}; got {out.name!r}.")
+    explainer, sequences = _open_both(model, events, threads, time, mark, sequence_column, time_format)
+    own = getattr(explainer.model.config, "history", None)
+    question: dict[str, Any] = {"future": future, "history": own if history is None else history or None}
+    question |= {"epsilon": epsilon, "share": share, "size": size, "delta": delta, "refine": refine}
+    if all_sequences:
+        return _explain_all(explainer, sequences, question, out, json)
+    answer: Any = explainer.explain(sequences.select([_position(sequences, sequence)]), **question)
+    if json:
+        _print_json(answer.to_dict())
+    else:
+        _show_explanation(answer)
+    return DONE if answer.status == "explained" else ANSWER_IS_NO
+
+
+def _position(events: EventSequences, name: str | None) -> int:
+    """Which sequence is asked for."""
+    from .events import nearest
+
+    names = [str(known) for known in events.seq_ids]
+    if name is None and len(names) == 1:
+        return 0
+    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    if name is None:
+        raise ValueError(f"which of {len(names):,} sequences? Name one with --sequence ({shown}), or ask for --all.")
+    if name not in names:
+        raise ValueError(f"there is no sequence {name!r} among {len(names):,} ({shown}).{nearest(name, names)}")
+    return names.index(name)
+
+
+def _show_explanation(answer: Explanation) -> None:
+    frame: Any = answer.to_frame()
+    rows = [
+        (
+            event.position,
+            str(event.time)[:19].removesuffix(" 00:00:00") if hasattr(event.time, "year") else f"{event.time:.6g}",
+            event.mark,
+            "explains" if event.role == "distilled" else "is explained",
+            "" if event.role == "future" else f"{event.score:.3g}",
+        )
+        for event in frame[frame["role"] != "left"].tail(EVENTS_SHOWN).itertuples()
+    ]
+    _show(rows, ("event", "time", "mark", "role", "score"))
+    _say(str(answer))
+
+
+def _explain_all(
+    explainer: EHDDistiller, events: EventSequences, question: dict[str, Any], out: Path | None, json: bool
+) -> int:
+    """Every sequence that is long enough, some at a time, written or printed as they come."""
+    from .explanation import write_explanations
+
+    num_future = question["future"] or explainer.future or 1
+    enough = (events.lengths > num_future).nonzero()[0]
+    if not len(enough):
+        raise ValueError(
+            f"no sequence has more than the {num_future} events to be explained; the longest has "
+            f"{events.lengths.max()}. Ask for a shorter --future."
+        )
+    counts: Counter[str] = Counter()
+    marks: Counter[str] = Counter()
+    shown: list[tuple[Any, ...]] = []
+
+    def answers() -> Iterator[Explanation]:
+        from tqdm.auto import tqdm
+
+        with tqdm(total=len(enough), desc="explaining", unit="sequence", file=sys.stderr, disable=None) as bar:
+            for first in range(0, len(enough), SEQUENCES_AT_ONCE):
+                part = events.select(enough[first : first + SEQUENCES_AT_ONCE])
+                found = explainer.explain(part, progress=False, **question)
+                for answer in found if isinstance(found, list) else [found]:
+                    counts[answer.status] += 1
+                    marks.update(event.mark for event in answer.distilled if answer.status == "explained")
+                    if len(shown) < ROWS_SHOWN:
+                        listed = ", ".join(event.mark for event in answer.distilled[-5:])
+                        shown.append((answer.seq_id, answer.status, len(answer.distilled), listed))
+                    yield answer
+                bar.update(len(part))
+
+    if out is not None:
+        write_explanations(answers(), out)
+    else:
+        for answer in answers():
+            if json:
+                _print_json(answer.to_dict())
+    summary = {status: counts[status] for status in ("explained", "explains_nothing", "infeasible")}
+    summary |= {"too_short": len(events) - len(enough)}
+    mean_size = marks.total() / counts["explained"] if counts["explained"] else None
+    if json and out is not None:
+        _print_json(summary | {"mean_size": mean_size, "marks": dict(marks.most_common(10)), "out": str(out)})
+    elif not json:
+        if out is None:
+            _show(shown, ("sequence", "status", "events", "the last of them"))
+        listed = ", ".join(f"{mark} ({count:,})" for mark, count in marks.most_common(3))
+        by = "" if mean_size is None else f", by {mean_size:.1f} events on average, most often {listed}"
+        _say(
+            f"The end of {counts['explained']:,} of {len(events):,} sequences is explained{by}. In "
+            f"{counts['explains_nothing']:,} the past explains nothing, in {counts['infeasible']:,} no set meets the "
+            f"target, {summary['too_short']:,} are too short.{f' All answers: {out}' if out else ''}"
+        )
+    return DONE if counts["explained"] else ANSWER_IS_NO
+
+
+@app.command()
+@_guarded
+def evaluate(
+    model: ModelName,
+    events: EventsFile,
+    time: TimeColumn = None,
+    mark: MarkColumn = None,
+    sequence_column: OtherSequenceColumn = None,
+    time_format: TimeFormat = None,
+    threads: Threads = 0,
+    json: AsJson = False,
+) -> int:
+    """How good is a model on a table of events?
+
+    Of the file it was trained on, the sequences it has not seen are taken. Of any
+    other file all are, and the trivial models beside it are fitted to these very
+    events, which flatters them.
+
+    Example:
+
+    \b
+        ehd-hf evaluate model/ events.csv
+    """
+    explainer, sequences = _open_both(model, events, threads, time, mark, sequence_column, time_format)
+    from . import fitting
+
+    parts = fitting.unseen_part(Path(model), sequences)
+    if parts is not None:
+        _show_notes(["it was trained on this file; the sequences it has not seen are taken."], stderr=True)
+    test, fitted = (sequences, None) if parts is None else parts
+    split = "all" if parts is None else "test"
+    rows = fitting.score_model(explainer.model, test, train=fitted, data=events.name, split=split)
+    verdict = fitting.judge(rows)
+    if json:
+        _print_json({**verdict._asdict(), "split": split, "rows": _short(rows)})
+    else:
+        _show_scores(rows)
+        _say(verdict.sentence if verdict.good else f"{verdict.sentence} {verdict.advice}")
+    return DONE if verdict.good else ANSWER_IS_NO
+
+
+@app.command()
+@_guarded
+def models(json: AsJson = False) -> int:
+    """The models that come with the package.
+
+    Example:
+
+    \b
+        ehd-hf models
+    """
+    rows = []
+    for file in sorted(CHECKPOINTS.glob("*/config.json")):
+        config = json_module.loads(file.read_text(encoding="utf-8"))
+        row = {name: config.get(name) for name in ("model_type", "history", "future", "share", "epsilon")}
+        row |= {"conditioning": config["conditioning"], "time_unit": config["mtpp_config"].get("time_unit")}
+        row |= {"marks": list(config["mtpp_config"]["id2label"].values())}
+        rows.append({"name": file.parent.name, **row, "example": (file.parent / "example.csv").is_file()})
+    if json:
+        _print_json(rows)
+        return DONE
+    shown = (
+        (
+            row["name"],
+            row["model_type"],
+            f"{row['history']} -> {row['future']}",
+            row["time_unit"],
+            f"{len(row['marks'])}: {', '.join(row['marks'][:4])}, ...",
+        )
+        for row in rows
+    )
+    _show(shown, ("model", "kind", "past -> next", "unit", "marks"))
+    _say("Give one of these names where a command asks for a MODEL, or train your own with ehd-hf train.")
+    return DONE
+
+
+@data.command("inspect")
+@_guarded
+def inspect(
+    events: EventsFile,
+    time: TimeColumn = None,
+    mark: MarkColumn = None,
+    sequence: SequenceColumn = None,
+    time_format: TimeFormat = None,
+    max_marks: MaxMarks = 100,
+    json: AsJson = False,
+) -> int:
+    """Look at a table, and at what may go wrong with it.
+
+    Example:
+
+    \b
+        ehd-hf data inspect events.csv --time ts --mark type --sequence user
+    """
+    from .planning import describe_events, inspect_events, make_plan
+    from .reading import read_events
+
+    read = read_events(events, time=time, mark=mark, sequence=sequence, time_format=time_format, max_marks=max_marks)
+    findings, problem = inspect_events(read.events), None
+    try:
+        make_plan(read.events)
+    except ValueError as error:
+        problem = str(error)
+    columns = {role: getattr(read.reading, role) for role in ("time", "mark", "sequence")}
+    if json:
+        told = {"notes": read.notes, "warnings": findings.warnings, "trainable": problem is None, "problem": problem}
+        _print_json({**findings.figures, "columns": columns, "time_format": read.reading.time_format, **told})
+        return DONE if problem is None else ANSWER_IS_NO
+    _show(describe_events(findings, read.reading), title=str(events))
+    counts = list(findings.figures["mark_counts"].items())
+    rows = [(name, f"{count:,}", f"{count / read.events.num_events:.1%}") for name, count in counts[:ROWS_SHOWN]]
+    more = [(f"{len(counts) - ROWS_SHOWN} more", "", "")] if len(counts) > ROWS_SHOWN else []
+    _show(rows + more, ("mark", "events", "share"))
+    _show_notes(read.notes, findings.warnings)
+    if problem is not None:
+        _say(f"It cannot be trained on: {problem}")
+        return ANSWER_IS_NO
+    named = " ".join(f"--{role} {name}" for role, name in columns.items() if name is not None)
+    _say(f"It can be trained on: ehd-hf train {events} {named} --out model/")
+    return DONE
+
+
+@data.command()
+@_guarded
+def example(
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="CSV file to write.")] = Path("events.csv"),
+    sequences: Annotated[int, typer.Option(metavar="N", help="How many services the log is of.")] = 120,
+    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 0,
+) -> int:
+    """Write a simulated log to try the commands on.
+
+    Example:
+
+    \b
+        ehd-hf data example events.csv
+    """
+    if out.suffix != ".csv":
+        raise ValueError(f"the example is a CSV file; got {out.name!r}. Let the name end in .csv.")
+    if out.exists():
+        raise ValueError(f"{out} exists and is left as it is. Choose another name.")
+    from .explanation import replaced_when_done
+    from .synthetic import example_log
+
+    frame = example_log(sequences, seed)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replaced_when_done(out) as partial:
+        frame.to_csv(partial, index=False)
+    _say(f"{len(frame):,} events of {frame['service'].nunique()} services are in {out}.")
+    _say(f"Next: ehd-hf train {out} --time ts --mark type --sequence service --out model/")
+    return DONE
+
+
+@app.command()
+@_guarded
+def report(
+    model: ModelName,
+    events: EventsFile,
+    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
+    title: Annotated[str | None, _option("Title of the report.")] = None,
+    max_explanations: Annotated[int, typer.Option(metavar="N", help="Explanations in it at most.")] = 200,
+    future: Future = None,
+    history: History = None,
+    time: TimeColumn = None,
+    mark: MarkColumn = None,
+    sequence_column: OtherSequenceColumn = None,
+    time_format: TimeFormat = None,
+    threads: Threads = 0,
+) -> int:
+    """Write a report that anyone can open.
+
+    One HTML file: how good the model is, what explains what, and every
+    explanation to look at.
+
+    Example:
+
+    \b
+        ehd-hf report model/ events.csv --out report.html
+    """
+    if out.is_dir():
+        raise ValueError(f"a report is one HTML file; {out} is a folder. Pass --out {out / 'report.html'}.")
+    explainer, sequences = _open_both(model, events, threads, time, mark, sequence_column, time_format)
+    question = {"title": title or events.name, "max_explanations": max_explanations}
+    written = _write_report(explainer, sequences, out, **question, future=future, history=history)
+    _say(f"Open {written} in a browser.")
+    return DONE
+
+
+def _write_report(explainer: EHDDistiller, events: Any, out: Path, **question: Any) -> Path:
+    from .html_report import write_report
+
+    return write_report(explainer, events, out, **question)
+
+
+@app.command("app")
+@_guarded
+def start_app(
+    model: Annotated[str, typer.Option(help="Folder, bundled name or Hub id to begin with.")] = "incidents",
+    port: Annotated[int | None, _option("Port to listen on.")] = None,
+) -> int:
+    """Explain events in a browser, interactively.
+
+    Example:
+
+    \b
+        ehd-hf app --model model/
+    """
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if find_spec("gradio") is None or find_spec("ehd_hf.app") is None:
+        raise ValueError("the app comes with the demo extra. Install it: pip install 'ehd-hf[demo]'")
+    import_module("ehd_hf.app").launch(model=model, port=port)
+    return DONE
+
+
+if __name__ == "__main__":
+    app()
