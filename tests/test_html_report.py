@@ -251,7 +251,7 @@ def test_a_model_that_knows_nothing_is_called_so(tmp_path):
     assert "the point process predicts no better than" in text and "poorly calibrated" in text
     assert "the target was not met" in text and "history explains nothing" in text
     few = write_report(EHDDistiller(poor), sequences((9, 8)), tmp_path / "few.html", future=2).read_text()
-    assert "15 events after a first one are too few to judge" in few and "no better than" not in few
+    assert "with 15 events to predict there are too few to judge" in few and "no better than" not in few
 
 
 # --- strings that are no friends

@@ -9,14 +9,14 @@ from ehd_hf.evaluation import checkpoint_stamp
 from ehd_hf.hub import MODELING_FILE, check_weights, fetch_model, model_files, portable_files, rows_of, windows_files
 from ehd_hf.pipeline import CHECKPOINTS, EHDDistiller
 
-INCIDENTS = CHECKPOINTS / "incidents"
+INCIDENTS = CHECKPOINTS / "incidents-paper"
 DATA = {"license": "apache-2.0", "pretty_name": "A log", "provenance": "Drawn by lot."}
 EVENTS = {"data": "log", "data_digest": "0", "split": "test", "jitter_seed": None, "pair": "5-25"}
 
 
 @pytest.fixture(scope="module")
 def model():
-    return EHDDistiller.from_pretrained("incidents").model
+    return EHDDistiller.from_pretrained("incidents-paper").model
 
 
 @pytest.fixture

@@ -221,13 +221,15 @@ EVENTS = [(0.5 * i, ["deploy", "alert", "ticket"][i % 3]) for i in range(11)]
 def test_the_pipeline_answers_as_the_explainer_does(explainer):
     pipeline = EventHistoryPipeline(explainer.model, device=-1)
     for options in ({"future": 2}, {"future": 3, "history": 4}, {}):
-        expected = explainer.explain(EVENTS, **options).to_dict()
+        expected = explainer.explain(EVENTS, refine="none", **options).to_dict()
         answer = pipeline(EVENTS, **options)
         assert answer == {key: expected[key] for key in answer}
     numbers = {"deploy": 0, "alert": 2, "ticket": 6}
     by_number = {"times": [time for time, _ in EVENTS], "marks": [numbers[mark] for _, mark in EVENTS]}
     assert pipeline(by_number) == pipeline(EVENTS) and pipeline([EVENTS, by_number]) == [pipeline(EVENTS)] * 2
-    started = explainer.explain({"times": [by_number["times"]], "marks": [by_number["marks"]], "start": [-1.0]})
+    started = explainer.explain(
+        {"times": [by_number["times"]], "marks": [by_number["marks"]], "start": [-1.0]}, refine="none"
+    )
     assert pipeline(by_number | {"start": -1.0})["dppl_left"] == started.dppl_left != pipeline(EVENTS)["dppl_left"]
 
 

@@ -155,7 +155,7 @@ def judge_process(
             continue
         models[fitted.name] = fitted
     rows = list(evaluate_mtpp({**models, OURS: explainer.mtpp}, scored))
-    said = f"Scored on {scored.num_events:,} events of {len(scored):,} sequences."
+    said = f"Scored on {scored.num_events:,} events of {_count(len(scored), 'sequence')}."
     if len(scored) < len(sequences):
         said = f"Scored on {scored.num_events:,} events, {len(scored):,} of {len(sequences):,} sequences."
     if models and train is None:
@@ -285,7 +285,8 @@ def _facts(summary: Row, windows: Windows, explanations: Sequence[Explanation], 
         {
             "name": "Events in an explanation",
             "value": f"{summary['median']:g}",
-            "more": f"median, of {summary['num_history']} past events; half between {low:g} and {high:g}",
+            "more": f"median, of {summary['num_history']} past events"
+            + (f"; half between {low:g} and {high:g}" if low < high else ""),
         },
         {
             "name": "Target met",
@@ -316,8 +317,8 @@ def _notes(summary: Row, rows: Sequence[Row]) -> list[Row]:
         ours, best = _ours_and_best(rows)
         if ours["num_events"] < _FEW_EVENTS:
             text = (
-                f"{_count(ours['num_events'], 'event')} after a first one {'is' if ours['num_events'] == 1 else 'are'} "
-                "too few to judge the point process by. How good it was on more of them: see where it comes from."
+                f"with {_count(ours['num_events'], 'event')} to predict there are too few to judge the point process "
+                "by. Its model card or its training says how good it was on more of them."
             )
             notes.append({"caution": True, "text": text})
         elif best is not None and ours["nll"] >= best["nll"]:

@@ -682,7 +682,7 @@
       this.host.replaceChildren(...sorted);
       this.shown = sorted.filter((item) => !item.hidden);
       this.count.textContent = this.shown.length === this.items.length
-        ? `${this.items.length} explanations` : `${this.shown.length} of ${this.items.length} explanations`;
+        ? plural(this.items.length, "explanation") : `${this.shown.length} of ${this.items.length} explanations`;
       byId("none-found").hidden = this.shown.length > 0;
       this.enableSteps();
     }
