@@ -260,6 +260,7 @@ def test_a_screen_reader_finds_landmarks_headings_and_names(visit, varied_report
         assert image.get_attribute("aria-hidden") == "true"
     page.locator("#events-table summary").click()
     rows = page.locator("#events-table tbody tr")
+    rows.first.wait_for()
     assert rows.count() == 11 and rows.nth(2).locator("td").all_inner_texts()[1:4] == ["2.5 h", "alert", "distilled"]
     assert page.evaluate("new Set([...document.querySelectorAll('[id]')].map((e) => e.id)).size") == page.evaluate(
         "document.querySelectorAll('[id]').length"
@@ -313,6 +314,7 @@ def test_the_worst_names_are_shown_and_never_run(visit):
         name = " ".join(f"Sequence {HOSTILE[number]}".split())
         assert page.locator("#detail-title").text_content().rstrip("…") == name[:119]
     page.locator("#events-table summary").click()
+    page.locator("#events-table tbody tr").first.wait_for()
     assert HOSTILE[0] in page.locator("#events-table").text_content()
     chart = page.get_by_role("slider", name="Events of this window")
     chart.focus()

@@ -371,7 +371,7 @@ def train(
                 splits,
                 run,
                 threads=threads,
-                progress=not json,
+                progress=not json and sys.stderr.isatty(),
                 announce=lambda text: _say(text, stderr=True),
             )
     except KeyboardInterrupt:

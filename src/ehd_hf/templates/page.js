@@ -646,7 +646,11 @@
       this.controls = ["search", "status", "mark", "recency", "sort"].map(byId);
       for (const control of this.controls) control.addEventListener("input", () => this.filter());
       byId("filters").addEventListener("submit", (event) => event.preventDefault());
-      byId("filters").addEventListener("reset", () => setTimeout(() => this.filter()));
+      byId("filters").addEventListener("reset", (event) => {
+        event.preventDefault(); // the form would be reset only after this
+        for (const control of this.controls) control.value = control.options ? control.options[0].value : "";
+        this.filter();
+      });
       this.host.addEventListener("keydown", (event) => this.onKey(event));
       this.host.addEventListener("click", (event) => {
         const link = event.target.closest("a");
