@@ -109,11 +109,11 @@ def from_mtpp(name: str) -> None:
 
 def push(folder: Path, name: str, repo_id: str, **options: Any) -> str:
     """Push a trained model; the distiller as users do, through its explainer."""
-    from ehd_hf import EHDDistiller, FullyNNModel, hub
+    from ehd_hf import EHDDistiller, FullyNNModel
 
     facts = card_facts(folder, name)
     if name == "process":
-        return hub.push_to_hub(FullyNNModel.from_pretrained(folder / name), repo_id, **facts, **options)
+        return FullyNNModel.from_pretrained(folder / name).push_to_hub(repo_id, **facts, **options)
     return EHDDistiller.from_pretrained(folder / name).push_to_hub(repo_id, **facts, **options)
 
 

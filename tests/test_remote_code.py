@@ -196,7 +196,7 @@ def test_a_models_file_imports_installed_libraries_only_and_registers_itself():
     source = flat_source([FullyNNModel, FullyNNConfig], "FullyNN.")
     imported = {node.module or "" for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)}
     imported |= {a.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import) for a in node.names}
-    allowed = {"torch", "transformers", "huggingface_hub", "math", "typing", "dataclasses"}
+    allowed = {"torch", "transformers", "huggingface_hub", "math", "typing", "dataclasses", "importlib"}
     assert {name.partition(".")[0] for name in imported} <= allowed
     assert "AutoModel.register(FullyNNConfig, FullyNNModel)" in source and "LogNormMix" not in source
 

@@ -15,11 +15,11 @@ from typing import Any, Literal, cast
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 from transformers.utils import ModelOutput
 
-from ..mtpp.base import MTPPModel, StrictConfig
+from ..mtpp.base import HubModel, MTPPModel, StrictConfig
 from ..perplexity import dppl, log_perplexity
 
 
@@ -75,7 +75,7 @@ class DistillerOutput(ModelOutput):
     num_items: Tensor | None = None
 
 
-class DistillerModel(PreTrainedModel):
+class DistillerModel(HubModel):
     """A distiller around a frozen MTPP. Subclasses give `history_scores`, `distill` and `forward`.
 
     Attribute names must differ from those of every backbone: loading a backbone out of a distiller's checkpoint would

@@ -8,6 +8,7 @@ conditioning, intensities on a clock, sampling and prediction are derived here, 
 Shapes: B batch, T events, Q query points, C marks, D width of a history state.
 """
 
+import importlib
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -101,7 +102,22 @@ class MTPPOutput(ModelOutput):
     num_items: Tensor | None = None
 
 
-class MTPPModel(PreTrainedModel):
+class HubModel(PreTrainedModel):
+    """A model whose `push_to_hub` can bring its card."""
+
+    def push_to_hub(  # type: ignore[override]  # the library's is wrapped for its documentation
+        self, repo_id: str, *args: Any, rows: Any = None, data: Any = None, **options: Any
+    ) -> Any:
+        """With `rows` and `data`: weights, config, code, and a card made from them, see `hub.push_to_hub`. Without:
+        weights and config alone, as any transformers model does."""
+        if rows is None and data is None:
+            return super().push_to_hub(repo_id, *args, **options)  # type: ignore[arg-type]
+        # By name: code that travels with a model must not bring the package along.
+        hub = importlib.import_module("ehd_hf.hub")
+        return hub.push_to_hub(self, repo_id, *args, rows=rows, data=data, **options)
+
+
+class MTPPModel(HubModel):
     """A marked temporal point process. Subclasses give the four methods below `# --- a backbone provides`."""
 
     config_class: Any = MTPPConfig
