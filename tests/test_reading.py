@@ -110,6 +110,20 @@ def test_the_unit_is_that_of_the_median_interval(seconds, unit):
     assert natural_unit(seconds) == unit
 
 
+@pytest.mark.parametrize("later", [[1767600041, 1767603641], ["2026-01-05 08:00:41", "2026-01-05 09:00:41"]])
+def test_a_later_file_may_write_its_times_otherwise(tmp_path, later):
+    trained = read_events(log(tmp_path / "log.csv", [1767600041000, 1767603641000, 1767607241000]), **NAMES).reading
+    assert (trained.time_format, trained.time_unit) == ("ms", "h")
+    events = read_events(log(tmp_path / "later.csv", later), reading=trained).events
+    assert events.times.tolist() == [0.0, 1.0] and str(events.shown_times(0)[0])[:19] == "2026-01-05T08:00:41"
+
+
+def test_an_ambiguous_writing_is_remembered(tmp_path):
+    trained = read_events(log(tmp_path / "log.csv", ["03/28/2026", "03/30/2026"]), **NAMES).reading
+    events = read_events(log(tmp_path / "later.csv", ["03/04/2026", "05/06/2026"]), reading=trained).events
+    assert str(events.shown_times(0)[0])[:10] == "2026-03-04"
+
+
 # --- columns and rows
 
 

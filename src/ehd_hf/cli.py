@@ -355,7 +355,10 @@ def train(
         elif dry_run:
             told = {"notes": read.notes, "warnings": findings.warnings}
             _print_json(run | {"seconds": estimate_seconds(plan, costs)} | told)
-        if dry_run or not (yes or _agreed()):
+        if dry_run:
+            return DONE
+        if not (yes or _agreed()):
+            _say("Nothing was started.", stderr=True)
             return DONE
         fitting.begin(out, run)
     elif dry_run:

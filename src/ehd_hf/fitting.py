@@ -46,6 +46,8 @@ SECONDS_BETWEEN_CHECKPOINTS = 20
 MOST_TEST_EVENTS, MOST_TEST_WINDOWS = 50_000, 200
 # Nats per event by which a model must beat the trivial ones to count as one that knows more.
 SMALLEST_GAIN = 0.02
+# Explanations this much smaller than the most recent events would have to be say more than "recently".
+LESS_THAN_RECENT = 0.95
 MODEL, SOLVER = "this model", "distiller+prune"
 
 
@@ -343,10 +345,11 @@ def judge(rows: Sequence[Row]) -> Verdict:
         )
     history = int(found["pair"].split("-")[1])
     target = f"{found['share']:.0%} of what they explain" if found["share"] is not None else "the future"
-    sentence += (
-        f"; {found['size']:.1f} of {history} past events carry {target}, where the most recent ones would have to be "
-        f"{recent['size']:.1f}."
-    )
+    sentence += f"; {found['size']:.1f} of {history} past events carry {target}, "
+    if found["size"] < LESS_THAN_RECENT * recent["size"]:
+        sentence += f"where the most recent ones would have to be {recent['size']:.1f}."
+    else:
+        sentence += "about as many as if simply the most recent were taken."
     if found["explains_nothing"] > 0.2:
         sentence += f" In {found['explains_nothing']:.0%} of the cases the past explains nothing."
     return Verdict(sentence, "Explain a sequence with it.", True)

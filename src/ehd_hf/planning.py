@@ -294,7 +294,7 @@ def _warnings(
                 f"Events come in bursts: half of them follow within {median:.3g}{unit}, though the mean interval is "
                 f"{mean:.3g}{unit}. Such bursts are easy to predict and will be much of what is explained."
             )
-    if figures["tied"] > 0.01:
+    if figures["tied"] > 0.01 and events.resolution is None:  # else it was said, and something was done about it
         yield f"{figures['tied']:.1%} of the intervals are 0: events share their time, and have the file's order."
     times, marks = events.times, events.marks
     if events.resolution is not None:

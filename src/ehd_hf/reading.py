@@ -128,11 +128,12 @@ def read_events(
     names = _find_columns(source, {"time": time, "mark": mark, "sequence": sequence}, kept)
     table = _read(source, names)
     table, notes = _without_missing(table, names)
-    wanted_format = time_format or kept.time_format
+    # Of what was found before only that counts which cannot be found again: an ambiguous pattern, a plain number.
+    remembered = kept.time_format if "%" in (kept.time_format or "") or kept.time_format == NUMBER else None
     try:
-        moments, found_format, said = _understand(table["time"], wanted_format, names["time"])
+        moments, found_format, said = _understand(table["time"], time_format or remembered, names["time"])
     except ValueError:
-        if time_format is not None or wanted_format is None:
+        if time_format is not None or remembered is None:
             raise
         moments, found_format, said = _understand(table["time"], None, names["time"])  # written otherwise this time
     notes += said
