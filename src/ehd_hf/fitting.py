@@ -68,9 +68,14 @@ def saved_run(out: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} cannot be read ({error}). Delete {out} and train again.") from error
+        run = json.loads(file.read_text(encoding="utf-8"))
+        if missing := {"request", "reading", "plan", "seconds_per_step", "finished"} - set(run):
+            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+        return run
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{file} is not the plan of a training run: {error}. Train again, in another folder."
+        ) from error
 
 
 def open_run(out: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -80,16 +85,13 @@ def open_run(out: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise ValueError(f"{out} exists and is not a model of ehd-hf train. Choose another --out.")
         return None
-    changed = {
-        key: (saved["request"].get(key), value) for key, value in request.items() if saved["request"].get(key) != value
-    }
+    before, now = ({**asked, **asked.get("reading", {})} for asked in (saved["request"], request))
+    changed = [key for key in now if key != "reading" and before.get(key) != now[key]]
     if changed:
-        said = ", ".join(
-            "the events themselves" if key == "events" else f"{key}: {before!r} -> {now!r}"
-            for key, (before, now) in changed.items()
-        )
+        short = (key for key in changed if key not in ("events", "marks"))
+        said = [f"{key}: {before.get(key)!r} -> {now[key]!r}" for key in short] or ["other events"]
         raise ValueError(
-            f"{out} holds a run that began with other settings ({said}). Repeat its command to go on with it, or "
+            f"{out} holds a run that began otherwise ({', '.join(said)}). Repeat its command to go on with it, or "
             "choose another --out."
         )
     return saved
@@ -267,13 +269,14 @@ def _distiller_trainer(
 
 
 def score_model(
-    distiller: DistillerModel,
+    model: DistillerModel | MTPPModel,
     test: EventSequences,
     *,
     train: EventSequences | None = None,
     **stamp: Any,
 ) -> list[Row]:
-    """Rows of the point process beside trivial baselines, and of explanations beside the most recent events.
+    """Rows of the point process beside trivial baselines; of a distiller, also of its explanations beside the most
+    recent events.
 
     Args:
         test: events to be scored on; a part of them if they are very many.
@@ -288,19 +291,20 @@ def score_model(
             models[baseline.name] = baseline.fit(test if train is None else train)
         except ValueError:
             continue  # all intervals are equal: no gamma distribution
-    rows = list(evaluate_mtpp({**models, MODEL: distiller.mtpp}, part, **stamp))
-    config: Any = distiller.config
-    history, future = config.history, config.future
-    if part.lengths.max() < history + future:
+    mtpp = model.mtpp if isinstance(model, DistillerModel) else model
+    rows = list(evaluate_mtpp({**models, MODEL: mtpp}, part, **stamp))
+    config: Any = model.config
+    if not isinstance(model, DistillerModel) or part.lengths.max() < config.history + config.future:
         return rows
+    history, future = config.history, config.future
     windows = make_windows(part, future=future, history=history).sample(MOST_TEST_WINDOWS)
     target = {"share": config.share} if config.share is not None else {"epsilon": config.epsilon}
     try:
         rows += compare(
-            distiller.mtpp,
+            mtpp,
             windows,
             [SOLVER],
-            distiller=distiller,
+            distiller=model,
             reference="recency",
             conditioning=config.conditioning,
             **target,
@@ -336,7 +340,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
     explained = {row["solver"]: row for row in rows if row["task"] == "explain"}
     found, recent = explained.get(SOLVER), explained.get("recency")
     if found is None:
-        return Verdict(f"{sentence}; the sequences are too short to try explanations on.", "Give longer ones.", True)
+        return Verdict(f"{sentence}; explanations were not tried.", "Try some with ehd-hf explain.", True)
     if found["explains_nothing"] >= 1 or recent is None:
         return Verdict(
             f"{sentence}, but no past event helps to predict the next ones.",
