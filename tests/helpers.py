@@ -1,7 +1,9 @@
-"""Point processes that can be checked by hand, small random batches, and slow references written as plain loops."""
+"""Point processes that can be checked by hand, small random batches, slow references as plain loops, a full disk."""
 
 import dataclasses
 import math
+import resource
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -226,3 +228,14 @@ def log_grid(lowest, highest, num_points):
     weights[0] = weights[0] / 2 + points[0]  # from 0 to the first point as a rectangle
     weights[-1] = weights[-1] / 2
     return points, weights
+
+
+@contextmanager
+def largest_file(size):
+    """Writes beyond `size` bytes fail, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -174,7 +174,7 @@ def test_what_removing_does_can_be_seen(visit, varied_report):
     page = visit(varied_report)
     assert page.locator("#intensity-mark option").all_inner_texts() == ["all marks", "check", "alert", "deploy"]
     page.select_option("#intensity-mark", label="alert")
-    assert page.locator("#window-chart .title", has_text="expected events per h: alert").count() == 1
+    assert page.locator("#window-chart .title", has_text="expected events per hour: alert").count() == 1
     page.check("#remove")
     assert page.locator("#window-chart .dots.removed").count() == 1
     assert page.locator("#window-chart .curve.whole.faded").count() == 2

@@ -3,12 +3,10 @@
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
@@ -20,6 +18,7 @@ from ehd_hf import fitting, planning
 from ehd_hf.cli import app
 from ehd_hf.synthetic import example_log
 from ehd_hf.windows import CropStore, WindowStore
+from helpers import largest_file
 
 COMMANDS = ["demo", "train", "explain", "evaluate", "models", "report", "app", "data inspect", "data example"]
 COLUMNS = ["--time", "ts", "--mark", "type", "--sequence", "service"]
@@ -262,7 +261,7 @@ def test_ctrl_c_in_a_terminal_ends_with_130_and_goes_on(events, tmp_path):
 
 def test_one_sequence_is_explained_for_people(events, model):
     result = run("explain", model, events, "--sequence", "service-003", "--future", 3, "--share", 0.5)
-    assert "is explained" in result.stdout and "of sequence service-003" in words(result.stdout)
+    assert "is explained" in result.stdout and "in sequence service-003" in words(result.stdout)
     assert re.search(r"\d of 6 past events explain", words(result.stdout))
     assert "Opening" in result.stderr and "Opening" not in result.stdout
 
@@ -408,7 +407,11 @@ LOG = "user,ts,type\n" + "".join(f"u{n % 4},{n}.5,{'ab'[n % 3 == 0]}\n" for n in
         (LOG, ["--time", "tss"], "no time column 'tss'; the columns are user, ts, type. Did you mean 'ts'"),
         (LOG, ["--mark", "typ"], "Did you mean 'type'"),
         (LOG, ["--sequence", "usr"], "Did you mean 'user'"),
-        (LOG.replace("ts", "x", 1).replace("type", "y", 1), [], "which column says when and which what it happened"),
+        (
+            LOG.replace("ts", "x", 1).replace("type", "y", 1),
+            [],
+            "which column says when it happened and which what happened",
+        ),
         (LOG.replace("7.5,", "7.5h,"), [], r"does not read as times|one way"),
         (LOG, ["--time-format", "%Y"], "must read as %Y"),
         (LOG, ["--history", "0"], "history must be at least 1"),
@@ -505,17 +508,6 @@ def test_marks_a_model_does_not_know_are_named(events, model, tmp_path):
 
 
 # --- when the disk is full
-
-
-@contextmanager
-def largest_file(size):
-    """Writes beyond `size` bytes fail, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv"])

@@ -167,10 +167,16 @@ def test_the_text_of_one_distilled_event_is_grammatical():
     assert "asked: 1 event, met" in str(make((0, 0, 1), size=1)) and "asked: 2 events, met" in str(make(size=2))
 
 
+def test_the_text_of_one_future_event_is_grammatical():
+    text = str(make((0, 0, 1), num_future=1, seq_id="A7"))
+    assert text.startswith("1 of 3 past events explains the one that followed in sequence A7: ")
+    assert "Without it, what followed becomes 4.48 times less likely (dppl_left" in text and "each" not in text
+
+
 def test_the_text_when_nothing_is_distilled():
     text = str(make((0, 0, 0), num_future=2, seq_id="A7", dppl_left=0.0))
     assert text == (
-        "None of the 3 past events of sequence A7 was found to explain the 2 that followed "
+        "None of the 3 past events in sequence A7 was found to explain the 2 that followed "
         "(ticket at 3.75 h and deploy at 5 h)."
     )
 

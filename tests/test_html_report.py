@@ -15,10 +15,10 @@ import torch
 import ehd_hf
 from ehd_hf.events import EventSequences
 from ehd_hf.html_report import OURS, draw_windows, judge_process, report_html, summarize, write_report
-from ehd_hf.pages import explanation_fragment, explanation_page, window_data
+from ehd_hf.pages import _list_entry, explanation_fragment, explanation_page, window_data
 from ehd_hf.pipeline import EHDDistiller
 from explanations import HOSTILE, MARKS, MOMENT, made
-from helpers import AdditiveMTPP, PoissonMTPP
+from helpers import AdditiveMTPP, PoissonMTPP, largest_file
 
 VOID = {"meta", "link", "img", "input", "br", "hr"}
 
@@ -232,6 +232,16 @@ def test_a_report_repeats_itself(bundled, tmp_path):
     assert again.read_text(encoding="utf-8") == bundled
 
 
+def test_a_model_is_judged_by_events_it_has_not_seen_and_a_failed_report_leaves_the_old_one(tmp_path):
+    explainer, out, events = EHDDistiller(additive()), tmp_path / "report.html", sequences((40, 30, 20))
+    write_report(explainer, events, out, future=1, history=5, test=events.select([2]), train=events.select([0]))
+    before = out.read_text(encoding="utf-8")
+    assert "It was not trained on these. Scored on 20 events of 1 sequence." in before
+    with pytest.raises(OSError), largest_file(1000):
+        write_report(explainer, events, out, future=1, history=5)
+    assert out.read_text(encoding="utf-8") == before and [path.name for path in tmp_path.iterdir()] == [out.name]
+
+
 def test_an_mtpp_alone_must_be_told_how_long_the_future_is(tmp_path):
     explainer = EHDDistiller(additive())
     with pytest.raises(ValueError, match="Say how many events a window's future has.*Pass future=5"):
@@ -318,6 +328,12 @@ def test_the_data_of_a_window_is_what_the_explanation_holds():
     assert data["reached"] == 0.75 and data["target"] == pytest.approx(0.7) and data["isShare"]
     assert data["curve"] == pytest.approx(explanation.tradeoff()["explained_share"], abs=1e-4)
     assert data["kinds"] == ["certified", "met"] and data["recent"] is False and data["lastShare"] == 0.5
+
+
+def test_shares_of_next_to_nothing_are_not_drawn_as_shares():
+    data = window_data(made(dppl_empty=-0.001), {mark: index for index, mark in enumerate(MARKS)}, "", "")
+    assert not data["isShare"] and data["curve"][-1] == -2.0
+    assert data["reached"] == 1500 and _list_entry(data)["said"] == "2 of 7 events, over 300% explained"
 
 
 def test_curves_survive_their_packing():

@@ -185,7 +185,7 @@ HOUR = np.arange(1.0, 13.0) + 0.1 * np.sin(np.arange(12))
         ([np.repeat(HOUR[:6], 2)] * 5, [[0, 1] * 6] * 5, "intervals are 0"),
         ([np.repeat(HOUR[:6], 2)] * 5, [np.repeat([0, 1] * 3, 2)] * 5, "30 events repeat the one before"),
         ([HOUR] * 5 + [HOUR[:4]] * 4, [[0, 1] * 6] * 5 + [[0, 1, 0, 1]] * 4, "4 of 9 sequences have fewer than 9"),
-        ([HOUR] * 5, [[0, 1] * 5 + [0, 2]] + [[0, 1] * 6] * 4, r"1 of the marks happen less than 20 times \(2\)"),
+        ([HOUR] * 5, [[0, 1] * 5 + [0, 2]] + [[0, 1] * 6] * 4, r"1 mark happens fewer than 20 times \(2\)"),
     ],
 )
 def test_what_may_go_wrong_is_said(times, marks, said):

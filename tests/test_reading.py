@@ -38,12 +38,14 @@ def log(path, times, marks=None, users=None, separator=","):
         (["01.03.2026 10:00", "01.03.2026 11:00", "28.03.2026 13:30"], "%d.%m.%Y %H:%M", "D"),
         (["03/28/2026 10:00 AM", "03/28/2026 11:00 AM", "03/28/2026 01:30 PM"], "%m/%d/%Y %I:%M %p", "h"),
         (["28 Mar 2026", "29 Mar 2026", "30 Mar 2026"], "%d %b %Y", "D"),
+        (["28.03.2026 01:00:20", "28.03.2026 02:00", "28.03.2026"], "%d.%m.%Y %H:%M:%S|%d.%m.%Y %H:%M|%d.%m.%Y", "h"),
         (["28/Mar/2026:10:00:00 +0100", "28/Mar/2026:10:00:02 +0100", "28/Mar/2026:10:00:03 +0100"], None, "s"),
         ([1767600041648, 1767600041900, 1767600042648], "ms", "s"),
         ([1767600041, 1767600101, 1767600191], "s", "min"),
         ([1767600041.5, 1767600042.25, 1767600044.0], "s", "s"),
         ([20260301, 20260302, 20260304], "%Y%m%d", "D"),
         ([0.5, 1.25, 7.0], "number", None),
+        (['"0,5"', '"1,25"', '"7"'], "number", None),
     ],
 )
 def test_times_are_understood_however_they_are_written(tmp_path, times, time_format, unit):
@@ -82,6 +84,7 @@ def test_times_without_a_zone_among_others_are_utc_and_that_is_said(tmp_path):
 @pytest.mark.parametrize(
     "times, said",
     [
+        (["03/04/2026 10:00", "05/06/2026"], r"03 April 2026 or 04 March 2026"),
         (["03/04/2026", "05/06/2026"], r"03 April 2026 or 04 March 2026.*--time-format '%d/%m/%Y'"),
         (["2026-03-01 10:00", "01.03.2026"], r"one way.*2026-03-01 10:00.*01.03.2026"),
         (["soon", "later"], r"does not read as times: 'soon'.*--time"),

@@ -9,6 +9,7 @@ import errno
 import functools
 import json as json_module
 import os
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -398,7 +399,8 @@ def _show_verdict(out: Path, events: Path, run: Any, rows: list[dict[str, Any]],
     else:
         _show_scores(rows)
         _say(f"{out} {how}. {verdict.sentence}")
-        _say(f"Next: ehd-hf explain {out} {events} --all" if verdict.good else f"Next: {verdict.advice}")
+        again = shlex.join(["ehd-hf", "explain", str(out), str(events), "--all"])
+        _say(f"Next: {again if verdict.good else verdict.advice}")
     return DONE if verdict.good else ANSWER_IS_NO
 
 
@@ -683,8 +685,9 @@ def inspect(
     if problem is not None:
         _say(f"It cannot be trained on: {problem}")
         return ANSWER_IS_NO
-    named = " ".join(f"--{role} {name}" for role, name in columns.items() if name is not None)
-    _say(f"It can be trained on: ehd-hf train {events} {named} --out model/")
+    again = {**columns, "time-format": time_format}
+    named = [word for role, name in again.items() if name is not None for word in (f"--{role}", name)]
+    _say(f"It can be trained on: {shlex.join(['ehd-hf', 'train', str(events), *named, '--out', 'model/'])}")
     return DONE
 
 
@@ -747,8 +750,20 @@ def report(
     if out.is_dir():
         raise ValueError(f"a report is one HTML file; {out} is a folder. Pass --out {out / 'report.html'}.")
     explainer, sequences = _open_both(model, events, threads, time, mark, sequence_column, time_format)
-    question = {"title": title or events.name, "max_explanations": max_explanations}
-    written = _write_report(explainer, sequences, out, **question, future=future, history=history)
+    from .fitting import unseen_part
+
+    test, fitted = unseen_part(Path(model), sequences) or (None, None)
+    written = _write_report(
+        explainer,
+        sequences,
+        out,
+        title=title or events.name,
+        max_explanations=max_explanations,
+        future=future,
+        history=history,
+        test=test,
+        train=fitted,
+    )
     _say(f"Open {written} in a browser.")
     return DONE
 

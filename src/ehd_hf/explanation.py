@@ -173,12 +173,11 @@ class Explanation:
 
     def __str__(self) -> str:
         chosen, total = self.distilled, len(self.history)
-        where = f" of sequence {self.seq_id}" if self.seq_id is not None else ""
+        where = f" in sequence {self.seq_id}" if self.seq_id is not None else ""
+        the_future = "the one" if len(self.future) == 1 else f"the {len(self.future)}"
         followed = _listed(self.future, self.time_unit)
         if not chosen:
-            opening = (
-                f"None of the {total} past events{where} was found to explain the {len(self.future)} that followed"
-            )
+            opening = f"None of the {total} past events{where} was found to explain {the_future} that followed"
             return f"{opening} ({followed}).{self._caveat()}"
         explains = "explains" if len(chosen) == 1 else "explain"
         if self.status == "explains_nothing":
@@ -187,14 +186,20 @@ class Explanation:
         effect = f"{_times(abs(self.dppl_left))} {'less' if self.dppl_left <= 0 else 'more'} likely"
         recent = "simply" if self.is_most_recent else "not simply"
         of_history = " of the history" if self.is_most_recent else ""
+        words = (
+            ("what followed", "", "what followed")
+            if len(self.future) == 1
+            else ("each of these", " on average", "each")
+        )
+        these, average, each = words
         return (
-            f"{len(chosen)} of {total} past events {explains} the {len(self.future)} that followed{where}: "
+            f"{len(chosen)} of {total} past events {explains} {the_future} that followed{where}: "
             f"{_listed(chosen, self.time_unit)}.\n"
             f"What followed was {followed}.\n"
-            f"Without {them}, each of these becomes {effect} on average "
+            f"Without {them}, {these} becomes {effect}{average} "
             f"(dppl_left {self.dppl_left:.3f}: times {self.dppl_left_time:.3f}, marks {self.dppl_left_mark:.3f}; "
             f"{self._asked()}). "
-            f"From {them} alone, each is {_times(self.dppl_distilled)} as likely as from the whole history "
+            f"From {them} alone, {each} is {_times(self.dppl_distilled)} as likely as from the whole history "
             f"(dppl_distilled {self.dppl_distilled:.3f}). "
             f"{they.capitalize()} {are} {recent} the most recent{of_history}.{self._caveat()}"
         )
@@ -215,8 +220,9 @@ class Explanation:
     def _caveat(self) -> str:
         """What was checked, or why the target could not be met."""
         if self.status == "explains_nothing":
+            these = "what followed" if len(self.future) == 1 else "each of these"
             return (
-                f"\nThe history explains nothing here: without all of it, each of these becomes "
+                f"\nThe history explains nothing here: without all of it, {these} becomes "
                 f"{_times(abs(self.dppl_empty))} more likely."
             )
         if self.status == "infeasible" and self.curve is None:

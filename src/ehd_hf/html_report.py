@@ -13,7 +13,7 @@ from .analysis import mark_shares
 from .baselines import TrivialBaseline
 from .evaluation import evaluate_mtpp
 from .events import EventSequences
-from .explanation import Explanation
+from .explanation import Explanation, replaced_when_done
 from .pages import report_page
 from .pipeline import EHDDistiller
 from .report import TASK_COLUMNS, Column
@@ -58,6 +58,7 @@ def write_report(
     max_explanations: int = 200,
     future: int | None = None,
     history: int | None = None,
+    test: Any = None,
     train: Any = None,
     seed: int = 0,
     progress: bool | None = None,
@@ -73,7 +74,8 @@ def write_report(
         max_explanations: windows that are drawn from the events, explained, summarised and shown.
         future, history: events of a window; by default what the distiller was trained on, 40 of the history for an
             MTPP alone. A shorter sequence is one window of all it has.
-        train: events to fit the trivial baselines on; by default the same that are reported on.
+        test: events to judge the point process by, those it was not trained on; by default all that are reported on.
+        train: events to fit the trivial baselines on; by default those it is judged by.
         seed: of the draw of windows.
         progress: show a bar while explaining.
         question: epsilon, share, size, delta and refine as in `explain`.
@@ -92,12 +94,16 @@ def write_report(
     explanations: list[Explanation] = answers if isinstance(answers, list) else [answers]
     if sequences.seq_ids == (0,):  # numbered by us: a name that says nothing
         explanations = [replace(one, seq_id=None) for one in explanations]
-    rows, process_note = judge_process(explainer, sequences, None if train is None else explainer.load(train), seed)
+    judged, fitted = (None if part is None else explainer.load(part) for part in (test, train))
+    rows, process_note = judge_process(explainer, sequences if judged is None else judged, fitted, seed)
+    if judged is not None:
+        process_note = f"It was not trained on these. {process_note}"
     name = type(explainer.model).__name__
     text = report_html(sequences, windows, explanations, rows, process_note, title=title, model=name)
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text, encoding="utf-8")
+    with replaced_when_done(out) as partial:
+        partial.write_text(text, encoding="utf-8")
     return out
 
 

@@ -83,8 +83,11 @@ def report_page(
         mark_columns: of the table of marks.
     """
     index = {mark: number for number, mark in enumerate(marks)}
-    shares = sorted(summary["mark_shares"], key=lambda row: row["expected"] - row["share"])
-    shown = shares if len(shares) <= 24 else [*shares[:12], *shares[-12:]]  # the most and the least preferred
+    shares = sorted(
+        summary["mark_shares"], key=lambda row: (row["num_events"] < _SELDOM, row["expected"] - row["share"])
+    )
+    often = [row for row in shares if row["num_events"] >= _SELDOM] or shares
+    shown = often if len(often) <= 24 else [*often[:12], *often[-12:]]  # the most and the least preferred
     data = _page_data(explanations, index, places) | {
         "calibration": [
             {"model": row["model"], "qq": row["qq"], "series": 2 if row["model"] == ours else min(number, 1)}
@@ -96,7 +99,6 @@ def report_page(
     }
     used = {mark for one in data["explanations"] for mark in (one["marks"][event] for event in one["distilled"])}
     kinds = {kind for one in data["explanations"] for kind in one["kinds"]}
-    cut = len(shares) - len(shown)
     return _page(
         "report.html.j2",
         title,
@@ -117,13 +119,19 @@ def report_page(
         mark_rows=shares,
         mark_columns=mark_columns,
         marks_note="Preferred most on top; with 95 % intervals over sequences, and corrected for the number of marks."
-        + (f" Of {len(shares)} marks, {cut} in the middle are only in the table." if cut else ""),
+        + (
+            f" {len(shown)} of {len(shares)} marks: the others, in the middle or seldom, are only in the table."
+            if len(shown) < len(shares)
+            else ""
+        ),
         statuses=[(kind, words) for kind, words in STATUSES.items() if kind in kinds],
         mark_options=[(number, _cut(mark, 60)) for mark, number in index.items() if number in used],
         explanations=[_list_entry(one) for one in data["explanations"]],
     )
 
 
+_SELDOM = 10  # events of a mark in the windows: of fewer a share says nothing
+_LARGEST_SHARE = 3.0  # beyond, the whole history explains next to nothing, and shares of it mislead
 _SHARE_KEYS = ("label", "share", "expected", "recency", "low", "high", "significant")
 
 
@@ -251,10 +259,11 @@ def _curve(explanation: Any) -> tuple[list[float] | None, bool]:
     """The trade-off as shares where there are any, else as dppl_left."""
     if explanation.curve is None:
         return None, False
-    is_share = explanation.explained_share is not None
-    values, whole = np.array(explanation.curve), explanation.dppl_empty if is_share else 1.0
-    if not (np.isfinite(values).all() and math.isfinite(whole)):
+    values, share = np.array(explanation.curve), explanation.explained_share
+    if not (np.isfinite(values).all() and math.isfinite(explanation.dppl_empty)):
         return None, False
+    is_share = share is not None and max(share, *(values / explanation.dppl_empty).tolist()) <= _LARGEST_SHARE
+    whole = explanation.dppl_empty if is_share else 1.0
     return [_plain(value) for value in values / whole], is_share
 
 
@@ -294,6 +303,8 @@ def _marks_of(explanation: Any) -> list[str]:
 def _list_entry(one: Mapping[str, Any]) -> dict[str, Any]:
     size, total = len(one["distilled"]), len(one["times"]) - one["future"]
     share = "" if one["reached"] is None else f", {one['reached']:.0%} explained"
+    if (one["reached"] or 0) > _LARGEST_SHARE:
+        share = f", over {_LARGEST_SHARE:.0%} explained"
     tags = [{"text": STATUSES[kind], "caution": kind != "certified"} for kind in one["kinds"] if kind != "met"]
     if size and one["recent"]:
         tags.append({"text": "simply the last", "caution": True})

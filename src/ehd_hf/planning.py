@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .events import EventSequences, unit_in_nanoseconds
-from .reading import EPOCHS, SELDOM, Reading
+from .reading import EITHER, EPOCHS, SELDOM, Reading
 
 SPLITS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 SHORTEST_WINDOW, LONGEST_WINDOW = 4, 36  # events, history and future together
@@ -28,8 +28,8 @@ FEWEST_STEPS, MOST_OF_PLAN, MTPP_TIME = (20, 10), 4.0, 0.4
 NUM_EVALUATIONS = {"mtpp": 16, "distiller": 6}
 VALIDATION_ITEMS = {"mtpp": 1000, "distiller": 300}
 FINAL_SECONDS = 10.0  # scoring the test split at the end; a guess
-# When to warn: fewer events, a mean interval so many times the median.
-FEW_EVENTS, BURSTY = 2000, 30
+# When to warn: fewer events, a mean interval so many times the first quartile (of draws at random 3.5).
+FEW_EVENTS, BURSTY = 2000, 100
 
 
 @dataclass(frozen=True)
@@ -288,10 +288,10 @@ def _warnings(
     elif len(intervals) and intervals.min() == intervals.max():
         yield f"All intervals are equal ({intervals[0]:g}{unit}): the times carry no information."
     elif len(intervals):
-        mean, median = intervals.mean(), float(np.median(intervals[intervals > 0]))
-        if mean > BURSTY * median:
+        mean, quartile = intervals.mean(), float(np.quantile(intervals[intervals > 0], 0.25))
+        if mean > BURSTY * quartile:
             yield (
-                f"Events come in bursts: half of them follow within {median:.3g}{unit}, though the mean interval is "
+                f"Events come in bursts: a quarter follow within {quartile:.3g}{unit}, though the mean interval is "
                 f"{mean:.3g}{unit}. Such bursts are easy to predict and will be much of what is explained."
             )
     if figures["tied"] > 0.01 and events.resolution is None:  # else it was said, and something was done about it
@@ -312,30 +312,35 @@ def _warnings(
     rare = [name for name, count in figures["mark_counts"].items() if 0 < count < SELDOM]
     if rare:
         listed = ", ".join(rare[:3]) + (", ..." if len(rare) > 3 else "")
-        yield f"{len(rare)} of the marks happen less than {SELDOM} times ({listed}): too seldom to learn from."
+        happen = "mark happens" if len(rare) == 1 else "marks happen"
+        yield f"{len(rare)} {happen} fewer than {SELDOM} times ({listed}): too seldom to learn from."
     if events.epochs is not None and (lone := int((events.epochs < np.datetime64("1980-01-01")).sum())):
         yield f"{lone:,} sequences begin before 1980: are these times, or blanks that were filled in?"
 
 
 # --- in words
 
-_WRITTEN = {"iso": "timestamps", "number": "numbers"} | {unit: f"{unit} since 1970" for unit in EPOCHS}
+_UNIT_WORDS = {"ms": "milliseconds", "s": "seconds", "min": "minutes", "h": "hours", "D": "days"}
+_WRITTEN = {"iso": "timestamps", "number": "plain numbers"} | {unit: f"{unit} since 1970" for unit in EPOCHS}
 
 
 def describe_events(findings: Findings, reading: Reading) -> list[tuple[str, str]]:
     """Figures of the events for people: names and texts."""
     figures = findings.figures
     lengths, interval, window = figures["events_per_sequence"], figures["interval"], figures["window"]
-    unit = reading.time_unit or "numbers without a unit"
+    unit = _UNIT_WORDS.get(reading.time_unit or "", reading.time_unit) or "numbers without a unit"
+    written = _WRITTEN.get(reading.time_format or "", reading.time_format or "").replace(EITHER, " or ")
     columns = ", ".join(f"{role} {getattr(reading, role)!r}" for role in ("time", "mark", "sequence"))
-    span = [("from, to", f"{figures['from']}, {figures['to']}")] if "from" in figures else []
+    span = []
+    if "from" in figures:
+        span = [("from, to", ", ".join(figures[end].removesuffix(" 00:00:00") for end in ("from", "to")))]
     told = ", ".join(f"{name} {value:.3g}" for name, value in interval.items()) if interval else "none"
     return [
         ("events", f"{figures['events']:,} in {figures['sequences']:,} sequences"),
         ("a sequence", f"{lengths['fewest']:,} to {lengths['most']:,} events, median {lengths['median']:g}"),
         ("columns", columns.replace("sequence None", "no sequence column")),
         *span,
-        ("times", f"{_WRITTEN.get(reading.time_format or '', reading.time_format)}, here in {unit}"),
+        ("times", written if unit == written else f"{written}, here in {unit}"),
         ("intervals", told),
         ("windows", f"{figures['windows']:,} of {window['history']} past and {window['future']} next events"),
     ]

@@ -10,6 +10,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import reduce
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,6 +55,8 @@ _DATES: tuple[str, ...] = (
 )
 _DATES += ("%B %d, %Y", "%d-%b-%Y", "%d/%b/%Y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%a, %d %b %Y", "%Y%m%d")
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", " %H:%M:%S %z", ":%H:%M:%S %z")
+_SHORTENED = _CLOCKS[3::-1]  # one clock, as programs write it that leave out what is 0
+EITHER = "|"  # between patterns of which each time fits one
 _SAMPLE = 1000  # distinct times on which formats are tried
 _IN_UTC = "Times name their zone; they are shown in UTC."
 
@@ -64,7 +67,8 @@ class Reading:
 
     Args:
         time, mark, sequence: names of the columns; `sequence` None: all rows are one sequence.
-        time_format: "iso" (timestamps), "number", "s", "ms", "us", "ns" (since 1970), or a pattern as of strptime.
+        time_format: "iso" (timestamps), "number", "s", "ms", "us", "ns" (since 1970), or a pattern as of strptime;
+            several with | between them, if some times are written shorter than others.
         time_unit: what timestamps are converted to, or a name for the unit of numbers.
         marks: names of the kinds of events.
         merges: whether marks of other names become the one called "other".
@@ -245,9 +249,11 @@ def _find_columns(source: Any, asked: Mapping[str, str | None], kept: Reading) -
     if "time" not in found and len(moments := _columns_of_moments(source)) == 1:
         found["time"] = moments[0]
     if missing := [role for role in ("time", "mark") if role not in found]:
-        which = " and which ".join({"time": "when", "mark": "what"}[role] for role in missing)
-        flags = " ".join(f"--{role} COLUMN" for role in missing)
-        raise ValueError(f"which column says {which} it happened? T{listed[1:]} Name it with {flags}.")
+        which = " and which ".join({"time": "when it happened", "mark": "what happened"}[role] for role in missing)
+        flags = " and ".join(f"--{role} COLUMN" for role in missing)
+        raise ValueError(
+            f"which column says {which}? T{listed[1:]} Name {'it' if missing[1:] == [] else 'them'} with {flags}."
+        )
     for role, name in found.items():
         if names.count(name) > 1:
             raise ValueError(f"the {role} column must be one; {names.count(name)} are called {name!r}. Rename them.")
@@ -423,7 +429,11 @@ def _understand_numbers(array: pa.Array, wanted: str | None, column: str) -> tup
 
 
 def _understand_text(array: pa.Array, wanted: str | None, column: str) -> tuple[pa.Array, str, list[str]]:
-    if wanted is not None and wanted != ISO and "%" not in wanted:
+    as_number = wanted != ISO and "%" not in (wanted or "")
+    if as_number and pc.all(pc.match_substring_regex(array, r"^[+-]?\d{1,18}(,\d+)?$")).as_py():
+        kind = pa.float64() if pc.any(pc.match_substring(array, ",")).as_py() else pa.int64()
+        return _understand_numbers(pc.replace_substring(array, ",", ".").cast(kind), wanted, column)
+    if as_number and wanted is not None:
         raise ValueError(
             f"times of column {column!r} are text such as {array[0].as_py()!r}; got the format {wanted!r}. Write a "
             "pattern such as '%d.%m.%Y %H:%M'."
@@ -431,11 +441,13 @@ def _understand_text(array: pa.Array, wanted: str | None, column: str) -> tuple[
     said: list[str] = []
     if wanted is None:
         wanted = _find_format(array, column)
-        said = [] if wanted == ISO else [f"Times are written as {wanted}."]
+        said = [] if wanted == ISO else [f"Times are written as {wanted.replace(EITHER, ' or ')}."]
+        said += ["What the shorter ones leave out is taken as 0."] if EITHER in wanted else []
     parsed = _parsed(array, wanted)
     if parsed.isna().any():
         bad = array[int(np.argmax(parsed.isna()))].as_py()
-        raise ValueError(f"times of column {column!r} must read as {wanted}; got {bad!r}. Correct it or the format.")
+        ways = wanted.replace(EITHER, " or ")
+        raise ValueError(f"times of column {column!r} must read as {ways}; got {bad!r}. Correct it or the format.")
     if wanted == ISO:
         zoned = pc.match_substring_regex(array, r"\d:\d\d.*(Z|[+-]\d\d:?\d*)$").to_numpy(zero_copy_only=False)
         if zoned.any():
@@ -447,15 +459,17 @@ def _understand_text(array: pa.Array, wanted: str | None, column: str) -> tuple[
 
 def _parsed(array: pa.Array, time_format: str) -> pd.Series:
     """Moments in UTC; NaT where a text does not fit."""
-    style = "ISO8601" if time_format == ISO else time_format
+    styles = ["ISO8601"] if time_format == ISO else time_format.split(EITHER)
+    texts = array.to_pandas()
     try:
-        return pd.to_datetime(array.to_pandas(), format=style, utc=True, errors="coerce")
+        ways = (pd.to_datetime(texts, format=style, utc=True, errors="coerce") for style in styles)
+        return reduce(pd.Series.fillna, ways)
     except (ValueError, pd.errors.OutOfBoundsDatetime) as error:
         raise ValueError(f"{time_format!r} is not a pattern for times ({error}). See strptime.") from error
 
 
 def _find_format(array: pa.Array, column: str) -> str:
-    """The one pattern that fits all of these texts."""
+    """The one pattern that fits all of these texts, or one date with clocks that differ in what they leave out."""
     sample = pc.unique(array)[:_SAMPLE]
     counts = {ISO: int(_parsed(sample, ISO).notna().sum())}
     if counts[ISO] == len(sample):
@@ -463,6 +477,9 @@ def _find_format(array: pa.Array, column: str) -> str:
     for pattern in map("".join, product(_DATES, _CLOCKS)):
         counts[pattern] = int(_parsed(sample, pattern).notna().sum())
     fits = [pattern for pattern, count in counts.items() if count == len(sample)]
+    if not fits:
+        ways = (EITHER.join(date + clock for clock in _SHORTENED if counts[date + clock]) for date in _DATES)
+        fits = [pattern for pattern in ways if EITHER in pattern and _parsed(sample, pattern).notna().all()]
     if len(fits) == 1:
         return fits[0]
     if fits:
@@ -578,7 +595,7 @@ def _choose_marks(
             "another column with --mark, or raise --max-marks."
         )
     said = (
-        f"{len(labels):,} kinds of events, of which at most {max_marks} are told apart: the rarest "
+        f"{len(labels):,} kinds of events, of which at most {max_marks} (--max-marks) are told apart: the rarest "
         f"{len(labels) - len(marks) + 1:,} ({merged / counts.sum():.1%} of the events) become {OTHER!r}."
     )
     return codes[encoded.indices.to_numpy()], marks, True, [said]

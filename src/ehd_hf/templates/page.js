@@ -54,6 +54,9 @@
     return letters.join("") + "…";
   };
 
+  const UNITS = { D: "day", h: "hour", min: "minute", s: "second", ms: "millisecond", us: "microsecond", ns: "nanosecond" };
+  const perUnit = (unit) => `per ${unit === null ? "unit of time" : (UNITS[unit] ?? unit)}`;
+
   // --- scales and ticks
 
   const linear = (from, to, start, end) => {
@@ -374,14 +377,14 @@
       const xs = times.map(([time, label]) => [panel.x(time - start), label]);
       for (const [x] of xs) group.append(s("line", { class: "grid", x1: x, x2: x, y1: top, y2: lanesEnd }));
       const unit = window.unit === null ? "" : ` (${window.unit})`;
-      const below = options.even ? "evenly spaced events" : window.moments ? iso(start + panel.from, 0, 10) : `time${unit}`;
+      const below = options.even ? "evenly spaced events" : window.moments ? `from ${iso(start + panel.from, 0, 10)}` : `time${unit}`;
       const isAlone = !this.curve;
       axis(group, {
         x0: panel.x0, x1: panel.x1, y0: isAlone ? top : curveTop, y1: curveEnd, xs, inside: !isFirst,
         ys: isAlone ? [] : this.yTicks.map((value) => [this.y(value), number(value)]),
         xTitle: widthOf(below) < room ? below : "",
         yTitle: isAlone || !isFirst ? null : fitted(
-          `${room > 230 ? "expected events" : "events"} per ${window.unit ?? "unit of time"}` + (options.mark ? `: ${this.curve.name}` : ""), room),
+          `${room > 230 ? "expected events" : "events"} ${perUnit(window.unit)}` + (options.mark ? `: ${this.curve.name}` : ""), room),
       });
       const matter = [...window.role.keys()].slice(panel.first, panel.end).filter((i) => window.role[i] !== "left");
       for (const i of matter.length <= MAX_LINES ? matter : []) {
@@ -494,7 +497,7 @@
       const at = panel.x(window.curveTimes[best]);
       this.line.setAttribute("x1", at);
       this.line.setAttribute("x2", at);
-      const per = `per ${window.unit ?? "unit of time"}`;
+      const per = perUnit(window.unit);
       showTip([window.timeText(window.curveTimes[best]), `whole history: ${number(curve.whole[best], 3)} ${per}`,
         `without the distilled: ${number(curve.left[best], 3)} ${per}`], box.left + at, box.top + this.curveTop);
     }
@@ -547,7 +550,7 @@
         xs: ticks(0, curve.length - 1, 6).filter(Number.isInteger).map((value) => [x(value), String(value)]),
         ys: ticks(low, high, 4).map((value) => [y(value), isShare ? percent(value) : number(value)]),
       });
-      if (target !== null) {
+      if (isShare && target !== null) {
         const slow = curve[Math.floor(curve.length / 3)] < target;
         svg.append(s("line", { class: "target", x1: x0, x2: x1, y1: y(target), y2: y(target) }),
           s("text", { class: "tick", x: slow ? x0 + 6 : x1 - 4, y: y(target) + (slow ? -5 : 15), "text-anchor": slow ? "start" : "end" },
