@@ -82,7 +82,7 @@ def test_help_teaches_by_an_example(command):
 
 def test_help_tells_the_exit_codes_and_the_three_commands():
     text = words(run("--help").stdout)
-    for said in ("0 done", "1 done, and the answer is no", "2 bad input", "3 the disk", "130 interrupted"):
+    for said in ("0 done", "1 done, and the answer is no", "2 bad input", "3 the system refused", "130 interrupted"):
         assert said in text
     assert "ehd-hf train events.csv --time ts --mark type --sequence user --out model/" in text
     assert run("--version").stdout.startswith("ehd-hf 0.")

@@ -236,7 +236,7 @@ def test_a_model_is_judged_by_events_it_has_not_seen_and_a_failed_report_leaves_
     explainer, out, events = EHDDistiller(additive()), tmp_path / "report.html", sequences((40, 30, 20))
     write_report(explainer, events, out, future=1, history=5, test=events.select([2]), train=events.select([0]))
     before = out.read_text(encoding="utf-8")
-    assert "It was not trained on these. Scored on 20 events of 1 sequence." in before
+    assert "Scored on 20 events of 1 sequence. The model was not trained on these." in before
     with pytest.raises(OSError), largest_file(1000):
         write_report(explainer, events, out, future=1, history=5)
     assert out.read_text(encoding="utf-8") == before and [path.name for path in tmp_path.iterdir()] == [out.name]

@@ -212,7 +212,11 @@ def test_spread_times_are_inspected_as_the_source_has_them(tmp_path):
     assert findings.figures["tied"] == pytest.approx(2 / 5) and findings.figures["interval"]["median"] == 1.0
     assert (findings.figures["from"], findings.figures["to"]) == ("2026-03-01 00:00:00", "2026-03-09 00:00:00")
     told = dict(describe_events(findings, read.reading))
-    assert told["times"] == "timestamps, here in D" and "'date'" in told["columns"]
+    assert (
+        told["times"] == "timestamps, here in days"
+        and told["from, to"] == "2026-03-01, 2026-03-09"
+        and "'date'" in told["columns"]
+    )
 
 
 def test_a_plan_is_told_in_words(tmp_path):

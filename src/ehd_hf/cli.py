@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import functools
 import json as json_module
+import math
 import os
 import shlex
 import sys
@@ -101,13 +102,23 @@ def _explain_failure(error: Exception) -> int:
         text = f"no space left to write: {text}. What was finished is kept; free some space and repeat the command."
     elif isinstance(error, MemoryError):
         text = "out of memory. Give fewer events, or a shorter --history."
-    elif isinstance(error, PermissionError):
-        text = f"{text}. Choose a file you may read, or a place you may write to."
+    elif isinstance(error, OSError) and code is not None:
+        place = "" if error.filename is None else f": {error.filename}"
+        text = f"{error.strerror}{place}. Choose a file you may read, or a place you may write to."
     else:
         _say(f"error: {text}", stderr=True)
         return BAD_INPUT
     _say(f"error: {text}", stderr=True)
     return SYSTEM_FAILED
+
+
+def _check_place(out: Path) -> None:
+    """Refuse a place that cannot be written to before anything is computed."""
+    above = next(folder for folder in out.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"{out} cannot be made: a file is in the way", str(above))
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(above))
 
 
 # --- what people see
@@ -233,8 +244,8 @@ def _print_version(asked: bool) -> None:
 
 @app.callback(
     epilog="Exit codes: 0 done; 1 done, and the answer is no (nothing explains it, the model knows no more than "
-    "averages, the events cannot be trained on); 2 bad input, nothing was written; 3 the disk or the memory gave out; "
-    "130 interrupted."
+    "averages, the events cannot be trained on); 2 bad input, nothing was written; 3 the system refused: no space, no "
+    "memory, no permission; 130 interrupted."
 )
 def main(
     version: Annotated[
@@ -271,6 +282,7 @@ def demo(
     examples = sorted(path.parent.name for path in CHECKPOINTS.glob("*/example.csv"))
     if model not in examples:
         raise ValueError(f"models that have example events are {', '.join(examples)}; got {model!r}.")
+    _check_place(out)
     explainer = _open_model(model)
     from .pipeline import load_example
 
@@ -303,7 +315,7 @@ def train(
         str | None, _option("ms, s, min, h or D; for plain numbers, what they count.", metavar="UNIT")
     ] = None,
     max_marks: MaxMarks = 100,
-    seed: Annotated[int, typer.Option(help="Of the split and of all that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the split and of all that is drawn.")] = 0,
     threads: Threads = 0,
     json: AsJson = False,
 ) -> int:
@@ -322,8 +334,9 @@ def train(
         ehd-hf train events.csv --time ts --mark type --sequence user --out model/
         ehd-hf train events.csv --out model/ --minutes 10 --yes
     """
-    if minutes is not None and not minutes > 0:
+    if minutes is not None and not 0 < minutes < math.inf:
         raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
+    _check_place(out)
     from .planning import Costs, Plan, describe_plan, estimate_seconds, fit_to_budget, inspect_events, make_plan
     from .reading import read_events
 
@@ -466,6 +479,11 @@ def explain(
         raise ValueError("--out is for --all. To keep one explanation, write what --json prints to a file.")
     if out is not None and out.suffix not in EXPLANATION_FILES:
         raise ValueError(f"--out must end in {', '.join(EXPLANATION_FILES)}; got {out.name!r}.")
+    for name, value in (("share", share), ("epsilon", epsilon)):
+        if value is not None and not 0 < value <= 1:
+            raise ValueError(f"--{name} must be above 0 and at most 1; got {value:g}.")
+    if out is not None:
+        _check_place(out)
     explainer, sequences = _open_both(model, events, threads, time, mark, sequence_column, time_format)
     own = getattr(explainer.model.config, "history", None)
     question: dict[str, Any] = {"future": future, "history": own if history is None else history or None}
@@ -695,8 +713,8 @@ def inspect(
 @_guarded
 def example(
     out: Annotated[Path, typer.Argument(metavar="FILE", help="CSV file to write.")] = Path("events.csv"),
-    sequences: Annotated[int, typer.Option(metavar="N", help="How many services the log is of.")] = 120,
-    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 0,
+    sequences: Annotated[int, typer.Option(min=1, metavar="N", help="How many services the log is of.")] = 120,
+    seed: Annotated[int, typer.Option(min=0, help="Of the simulation.")] = 0,
 ) -> int:
     """Write a simulated log to try the commands on.
 
@@ -709,6 +727,7 @@ def example(
         raise ValueError(f"the example is a CSV file; got {out.name!r}. Let the name end in .csv.")
     if out.exists():
         raise ValueError(f"{out} exists and is left as it is. Choose another name.")
+    _check_place(out)
     from .explanation import replaced_when_done
     from .synthetic import example_log
 
@@ -728,7 +747,7 @@ def report(
     events: EventsFile,
     out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str | None, _option("Title of the report.")] = None,
-    max_explanations: Annotated[int, typer.Option(metavar="N", help="Explanations in it at most.")] = 200,
+    max_explanations: Annotated[int, typer.Option(min=1, metavar="N", help="Explanations in it at most.")] = 200,
     future: Future = None,
     history: History = None,
     time: TimeColumn = None,
@@ -749,6 +768,7 @@ def report(
     """
     if out.is_dir():
         raise ValueError(f"a report is one HTML file; {out} is a folder. Pass --out {out / 'report.html'}.")
+    _check_place(out)
     explainer, sequences = _open_both(model, events, threads, time, mark, sequence_column, time_format)
     from .fitting import unseen_part
 

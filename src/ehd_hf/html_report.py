@@ -97,7 +97,7 @@ def write_report(
     judged, fitted = (None if part is None else explainer.load(part) for part in (test, train))
     rows, process_note = judge_process(explainer, sequences if judged is None else judged, fitted, seed)
     if judged is not None:
-        process_note = f"It was not trained on these. {process_note}"
+        process_note = f"{process_note} The model was not trained on these."
     name = type(explainer.model).__name__
     text = report_html(sequences, windows, explanations, rows, process_note, title=title, model=name)
     out = Path(out)

@@ -6,6 +6,7 @@ events, so that later tables are read in the same way. `load_events` behind it s
 
 from __future__ import annotations
 
+import codecs
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -58,6 +59,7 @@ _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p
 _SHORTENED = _CLOCKS[3::-1]  # one clock, as programs write it that leave out what is 0
 EITHER = "|"  # between patterns of which each time fits one
 _SAMPLE = 1000  # distinct times on which formats are tried
+_NO_TEXT = "is not text in UTF-8. If it is a table, save it with that encoding."
 _IN_UTC = "Times name their zone; they are shown in UTC."
 
 
@@ -213,7 +215,24 @@ def _checked_path(source: str | Path) -> Path:
         raise ValueError(f"a file of events is one of {types}; got {path.name!r}. Convert or rename it.")
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty: it holds no events. Check how it was written.")
+    if path.suffix != ".parquet":
+        _check_text(path)
     return path
+
+
+def _check_text(path: Path) -> None:
+    """Refuse what is no text at its very beginning: packed, binary, or in another encoding."""
+    with open(path, "rb") as file:
+        start = file.read(1 << 16)
+    if start.startswith((b"\x1f\x8b", b"PK\x03\x04")):
+        raise ValueError(f"{path} is compressed, and a {path.suffix} file is text. Unpack it first.")
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+        is_text = b"\0" not in start
+    except UnicodeDecodeError:
+        is_text = False
+    if not is_text:
+        raise ValueError(f"{path} {_NO_TEXT}")
 
 
 def _header(path: Path) -> tuple[list[str], str]:
@@ -292,7 +311,7 @@ def _read(source: Any, names: Mapping[str, str]) -> pa.Table:
         table = whole.select([names[role] for role in names])
     table = table.rename_columns(list(names))
     if any(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in table.schema.types):
-        raise ValueError(f"{source} is not text in UTF-8. Save it with that encoding.")
+        raise ValueError(f"{source} {_NO_TEXT}")
     lists = [role for role in ("time", "mark") if pa.types.is_nested(table.schema.field(role).type)]
     if not lists:
         return table
@@ -335,7 +354,7 @@ def _read_csv(path: Path, names: Mapping[str, str]) -> pa.Table:
             break
         except pa.ArrowInvalid as error:
             if "UTF8" in str(error):
-                raise ValueError(f"{path} is not text in UTF-8. Save it with that encoding.") from error
+                raise ValueError(f"{path} {_NO_TEXT}") from error
             reason = reason or error
     else:
         raise ValueError(f"{path} cannot be read as a table: {str(reason).strip().rstrip('.')}. Correct that row.")
@@ -392,7 +411,14 @@ def _understand(values: pa.ChunkedArray, wanted: str | None, column: str) -> tup
     kind = array.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         zone = getattr(kind, "tz", None)
-        return array.cast(pa.timestamp("ns", zone)), ISO, [_IN_UTC] if zone else []
+        try:
+            return array.cast(pa.timestamp("ns", zone)), ISO, [_IN_UTC] if zone else []
+        except pa.ArrowInvalid as error:
+            ends = " to ".join(str(end.as_py())[:10] for end in pc.min_max(array).values())
+            raise ValueError(
+                f"times must lie between the years 1678 and 2261; column {column!r} has {ends}. Correct those, or "
+                "leave their rows out."
+            ) from error
     if pa.types.is_time(kind):
         raise ValueError(f"times need a date; column {column!r} holds times of day such as {array[0]}. Add the date.")
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -615,7 +641,7 @@ def _known_marks(
     said = []
     if unknown and not merges:
         shown = ", ".join(repr(label) for label in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
-        known = ", ".join(list(marks)[:12]) + (", ..." if len(marks) > 12 else "")
+        known = ", ".join(map(repr, marks[:12])) + (", ..." if len(marks) > 12 else "")
         raise ValueError(
             f"the model does not know {len(unknown)} of these marks: {shown}.{nearest(unknown[0], marks)} It knows "
             f"{known}. Leave such events out, or train on a file that has them."
