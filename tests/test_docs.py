@@ -20,7 +20,7 @@ from ehd_hf.cli import app
 from ehd_hf.solvers import base as solvers
 
 ROOT = Path(__file__).resolve().parent.parent
-GUIDES = ("tutorial", "concepts", "python_api", "extending")
+GUIDES = ("tutorial", "concepts", "python_api", "extending", "command_line", "reproducing", "choices")
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in GUIDES)]
 OTHERS = [page for page in sorted((ROOT / "docs").glob("*.md")) if page not in PAGES]
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^\n]*) -->\n)?^```(?P<language>python|bash)\n(?P<code>.*?)^```$", re.M | re.S)
