@@ -665,7 +665,9 @@
       byId("next").addEventListener("click", () => this.step(1));
       addEventListener("hashchange", () => this.openHash(true));
       this.filter();
-      if (!this.openHash(false) && this.shown.length) this.open(this.shown[0], false);
+      if (this.openHash(false) || !this.shown.length) return;
+      const first = this.shown.find((item) => DATA.explanations[item.index].kinds.includes("certified")); // one that says something
+      this.open(first ?? this.shown[0], false);
     }
     matches(raw) {
       const [search, status, mark, recency] = this.controls.map((control) => control.value);
