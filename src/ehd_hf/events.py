@@ -164,13 +164,14 @@ class EventSequences:
     def select(self, indices: Sequence[int] | np.ndarray) -> EventSequences:
         """The sequences at `indices`, in that order."""
         indices = np.asarray(indices, dtype=np.int64)
-        pieces = [np.arange(self.offsets[i], self.offsets[i + 1]) for i in indices]
-        where = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
+        lengths = self.lengths[indices]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        where = np.arange(offsets[-1]) + np.repeat(self.offsets[indices] - offsets[:-1], lengths)
         return replace(
             self,
             times=self.times[where],
             marks=self.marks[where],
-            offsets=np.concatenate([[0], np.cumsum(self.lengths[indices])]).astype(np.int64),
+            offsets=offsets,
             seq_ids=tuple(self.seq_ids[i] for i in indices),
             starts=self.starts[indices],
             epochs=None if self.epochs is None else self.epochs[indices],
@@ -528,6 +529,13 @@ def _mark_ids(
     return numbers.astype(np.int64)
 
 
+def _backwards(times: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Which events lie before the one before them, in the same sequence."""
+    backwards = np.append(False, times[1:] < times[:-1])
+    backwards[offsets[:-1]] = False  # from one sequence to the next
+    return backwards
+
+
 def _checked(
     raw_times: pa.Array,
     raw_marks: pa.Array,
@@ -546,13 +554,11 @@ def _checked(
     times = np.require(_moments(raw_times, offsets, seq_ids), requirements="W")  # Arrow's memory is read-only
     fix = "Remove the event or fill in its time."
     _refuse(~np.isfinite(times), times, offsets, seq_ids, "times must be finite", fix)
-    if sort:
+    if sort and _backwards(times, offsets).any():  # a log in order of time is in order within its sequences
         order = np.lexsort((times, np.repeat(np.arange(len(seq_ids)), np.diff(offsets))))  # stable
         times, marks = times[order], marks[order]
-    backwards = np.append(False, times[1:] < times[:-1])
-    backwards[offsets[:-1]] = False  # from one sequence to the next
     fix = "Pass sort=True to load_events, or name the column of sequence ids."
-    _refuse(backwards, times, offsets, seq_ids, "times must not decrease within a sequence", fix)
+    _refuse(_backwards(times, offsets), times, offsets, seq_ids, "times must not decrease within a sequence", fix)
 
     first, each = times[offsets[:-1]], np.arange(len(seq_ids) + 1)
     starts = np.full(len(seq_ids), np.array("NaN" if times.dtype == np.float64 else "NaT", times.dtype))
