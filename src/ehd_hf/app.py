@@ -1,0 +1,477 @@
+"""A page to play with: pick or upload events, move the split, choose the target, see the explanation at once.
+
+What the page calls (`Service`) depends on its arguments alone: nothing is kept between two requests, so none can see
+another's events or answer, and the models are opened once and only read. Strings from data reach the page as text: in
+Gradio's own fields, escaped, or inside the page of `pages`, which sits in a frame that may run its own script but
+belongs to no origin: it cannot reach the page around it, other sites, or what the browser keeps for them.
+"""
+
+from __future__ import annotations
+
+try:
+    import gradio as gr
+except ImportError as error:
+    raise ImportError("the app comes with the demo extra. Install it: pip install 'ehd-hf[demo]'") from error
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from transformers.utils import logging as transformers_logging
+
+from .events import nearest
+from .explanation import Explanation
+from .fitting import reading_of
+from .pages import explanation_page
+from .pipeline import EHDDistiller, list_pretrained, load_example
+from .reading import Read, Reading, read_events
+from .synthetic import example_log
+
+# What one request may cost: megabytes and events to read, events to score, people waiting, answers made at once.
+MAX_MEGABYTES, MAX_EVENTS = 10, 200_000
+MAX_HISTORY, MAX_FUTURE = 200, 50
+MAX_WAITING, AT_ONCE = 100, 2
+# Larger uploads are cut off on their way; those between the limits get a sentence of ours.
+_CUT_OFF_MEGABYTES = 5 * MAX_MEGABYTES
+_UPLOADS_KEPT_SECONDS = 3600
+_NAMES_LISTED = 1000
+_LONGEST_MESSAGE = 1000
+
+EXAMPLE, UPLOAD, PASTED = "Example", "File", "Pasted table"
+EXAMPLES: dict[str, Callable[[], pd.DataFrame]] = {
+    "One incident": lambda: load_example("incidents"),
+    "Six services, simulated": lambda: example_log(6),
+}
+SHARE, EPSILON, SIZE = "share", "epsilon", "size"
+TARGETS = [("Share of what the past explains", SHARE), ("Factor of likelihood", EPSILON), ("Number of events", SIZE)]
+CONDITIONINGS = [("Survival", "survival"), ("As in the paper", "paper")]
+# The fields of the page by the names that the command line gives them.
+_FIELDS = {"time-format": "Time format", "time": "Time column", "mark": "Mark column", "sequence": "Sequence column"}
+
+Update = dict[str, Any]
+
+
+class Opened(NamedTuple):
+    """A model, and how its events are read."""
+
+    explainer: EHDDistiller
+    reading: Reading
+
+
+def open_models(model: str) -> dict[str, Opened]:
+    """The given model first, then the bundled ones; opened before the first request, for opening is not reading."""
+    opened = {}
+    for name in dict.fromkeys([model, *list_pretrained()]):
+        config = Path(name) / "config.json"
+        alone = config.is_file() and "mtpp_config" not in json.loads(config.read_text(encoding="utf-8"))
+        explainer = EHDDistiller.from_mtpp(name) if alone else EHDDistiller.from_pretrained(name)
+        opened[name] = Opened(explainer, reading_of(name, explainer))
+    return opened
+
+
+# --- what the page calls
+
+
+class Service:
+    """Answers from models that nobody changes."""
+
+    def __init__(self, models: Mapping[str, Opened]) -> None:
+        self.models = models
+
+    def read(
+        self,
+        model: str,
+        source: str,
+        example: str,
+        upload: str | None,
+        pasted: str,
+        time: str,
+        mark: str,
+        sequence_column: str,
+        time_format: str,
+    ) -> Read:
+        """The events of a source, as the model knows them."""
+        reading = self.models[model].reading
+        if source == EXAMPLE:
+            frame = EXAMPLES[example]()
+            try:
+                return read_events(frame, reading=reading)
+            except ValueError as error:
+                raise ValueError(
+                    f"the examples are events of other kinds than {model} knows. It knows "
+                    f"{', '.join(reading.marks[:12])}{', ...' if len(reading.marks) > 12 else ''}. Give it a file of "
+                    "such events, or choose the model incidents."
+                ) from error
+        columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
+        named = {role: name.strip() or None for role, name in columns.items()}
+        if source == UPLOAD and upload is None:
+            raise ValueError("choose a file with one row per event: CSV, TSV, JSON Lines or Parquet.")
+        if source == UPLOAD:
+            return _read_file(Path(str(upload)), reading, named)
+        if not pasted.strip():
+            raise ValueError("paste a table: a line of column names, then one row per event.")
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "pasted.csv"
+            file.write_text(pasted.strip() + "\n", encoding="utf-8")
+            return _read_file(file, reading, named)
+
+    def explain(
+        self,
+        model: str,
+        source: str,
+        example: str,
+        upload: str | None,
+        pasted: str,
+        time: str,
+        mark: str,
+        sequence_column: str,
+        time_format: str,
+        sequence: str | None,
+        split: float,
+        future: float,
+        history: float,
+        target: str,
+        share: float,
+        epsilon: float,
+        size: float,
+        conditioning: str,
+    ) -> Explanation:
+        """Which of the `history` events before the split explain the `future` events after it?"""
+        read = self.read(model, source, example, upload, pasted, time, mark, sequence_column, time_format)
+        events = read.events
+        index = _position(events.seq_ids, sequence)
+        length = int(events.lengths[index])
+        if length < 2:
+            raise ValueError(f"there must be a past and a future; sequence {events.seq_ids[index]} has one event.")
+        last = _count("the event after which the history ends", split, length - 1)
+        num_future = min(_count("the number of events to explain", future, MAX_FUTURE), length - last)
+        one = events.select([index])
+        end = last + num_future
+        one = replace(one, times=one.times[:end], marks=one.marks[:end], offsets=np.array([0, end]))
+        wanted: dict[str, Any] = {
+            SHARE: share,
+            EPSILON: epsilon,
+            SIZE: _count("the size", size, MAX_HISTORY),
+        }
+        # Another way to ask the same weights; an explainer of its own costs nothing.
+        explainer = EHDDistiller(self.models[model].explainer.model, conditioning=conditioning)  # type: ignore[arg-type]
+        answer: Any = explainer.explain(
+            one,
+            future=num_future,
+            history=_count("the number of events to look at", history, MAX_HISTORY),
+            **{target: wanted[target]},
+            intensities=True,
+        )
+        return answer if read.reading.sequence is not None else replace(answer, seq_id=None)
+
+    # --- as updates of the page
+
+    def show_answer(self, *question: Any) -> tuple[str, str, Update]:
+        """The explanation as a frame and as JSON, and whether there is something to download."""
+        try:
+            answer = self.explain(*question)
+        except Exception as error:
+            return problem(error), "", gr.update(interactive=False)
+        return frame(answer), answer.to_json(), gr.update(interactive=True)
+
+    def show_model(self, model: str) -> list[Update]:
+        """What a model is asked if nobody says otherwise."""
+        return [gr.update(**settings) for settings in self.defaults(model).values()]
+
+    def defaults(self, model: str) -> dict[str, Update]:
+        """Of a model: future, history, target, share, epsilon, conditioning."""
+        explainer = self.models[model].explainer
+        values = {
+            "future": min(explainer.future or 5, MAX_FUTURE),
+            "history": min(getattr(explainer.model.config, "history", None) or 50, MAX_HISTORY),
+            "target": SHARE if explainer.epsilon is None else EPSILON,
+            "share": explainer.share or 0.7,
+            "epsilon": explainer.epsilon or 0.5,
+            "conditioning": explainer.conditioning,
+        }
+        return {name: {"value": value} for name, value in values.items()}
+
+    def show_events(self, *values: Any) -> tuple[Update, Update, str]:
+        """The sequences of a source and where to split the one that is chosen; what was noticed while reading."""
+        *source, sequence, future = values
+        try:
+            sequences, split, notes = self.arrange(*source, sequence=sequence, future=future)
+        except Exception:  # the question that follows meets it too, and says it
+            return gr.update(choices=[], value=None), gr.update(), ""
+        return gr.update(**sequences), gr.update(**split), notes
+
+    def arrange(self, *source: Any, sequence: str | None, future: float) -> tuple[Update, Update, str]:
+        read = self.read(*source)
+        names = [str(name) for name in read.events.seq_ids]
+        chosen = sequence if sequence in names else names[0]
+        length = int(read.events.lengths[names.index(chosen)])
+        last = max(length - 1, 1)
+        notes = [
+            f"{read.events.num_events:,} events in {len(names):,} sequence{'s' * (len(names) != 1)}.",
+            *read.notes,
+        ]
+        if len(names) > _NAMES_LISTED:
+            notes.append(f"The first {_NAMES_LISTED:,} sequences are listed; type the name of any other.")
+        # A slider needs two places at least.
+        split = {"maximum": max(last, 2), "value": min(max(length - int(future), 1), last)}
+        return {"choices": names[:_NAMES_LISTED], "value": chosen}, split, in_lines(notes)
+
+
+def _read_file(file: Path, reading: Reading, columns: Mapping[str, Any]) -> Read:
+    """A stranger's file: bounded before it is read, and no path of this machine in what is said about it."""
+    try:
+        size = file.stat().st_size
+        if size > MAX_MEGABYTES * 1_000_000:
+            raise ValueError(
+                f"a file may have up to {MAX_MEGABYTES} MB here; {file.name} has {size / 1e6:.1f}. Cut it to the "
+                "sequences you ask about, or use ehd-hf explain on your own machine."
+            )
+        read = read_events(_bounded_table(file) if file.suffix == ".parquet" else file, reading=reading, **columns)
+        _check_number(read.events.num_events)
+        return read
+    except (ValueError, OSError) as error:
+        raise ValueError(str(error).replace(f"{file.parent}/", "")) from error
+
+
+def _check_number(num_events: int) -> None:
+    if num_events > MAX_EVENTS:
+        raise ValueError(
+            f"a table may have up to {MAX_EVENTS:,} events here; got {num_events:,}. Cut it to the sequences you ask "
+            "about, or use ehd-hf explain on your own machine."
+        )
+
+
+def _bounded_table(file: Path) -> Any:
+    """A small Parquet file can unfold to any size: its counts are looked at first, and texts stay dictionaries."""
+    try:
+        known = pq.ParquetFile(file)
+        groups = [known.metadata.row_group(group) for group in range(known.metadata.num_row_groups)]
+        for group in groups:
+            _check_number(max((group.column(i).num_values for i in range(group.num_columns)), default=0))
+        _check_number(known.metadata.num_rows)
+        unfolded = sum(group.total_byte_size for group in groups) / 1e6
+        if unfolded > _CUT_OFF_MEGABYTES:
+            raise ValueError(
+                f"a table may unfold to {_CUT_OFF_MEGABYTES} MB here; {file.name} says {unfolded:,.0f}. Leave out "
+                "columns that are not needed."
+            )
+        texts = [
+            column.path
+            for column in (known.schema.column(i) for i in range(len(known.schema)))
+            if column.physical_type == "BYTE_ARRAY"
+        ]
+        table = pq.read_table(file, read_dictionary=texts)
+        return {name: table[name] for name in table.column_names}
+    except pa.ArrowException as error:
+        raise ValueError(f"{file.name} cannot be read as Parquet: {error}. Was it written completely?") from error
+
+
+def _position(seq_ids: tuple[Any, ...], name: str | None) -> int:
+    names = [str(known) for known in seq_ids]
+    if name is None:
+        return 0
+    if name not in names:
+        raise ValueError(f"there is no sequence {name!r} among {len(names):,}.{nearest(name, names)} Choose another.")
+    return names.index(name)
+
+
+def _count(what: str, value: float, most: int) -> int:
+    if not isinstance(value, int | float) or value != int(value) or not 1 <= value <= most:
+        raise ValueError(f"{what} must be a whole number from 1 to {most}; got {value}. Choose one of these.")
+    return int(value)
+
+
+# --- what the page shows
+
+
+def frame(explanation: Explanation) -> str:
+    """The interactive page of an explanation, shut in a frame."""
+    page = explanation_page(explanation, embedded=True)
+    return f'<iframe class="answer" title="The explanation" sandbox="allow-scripts" srcdoc="{escape(page)}"></iframe>'
+
+
+def problem(error: Exception) -> str:
+    """What is wrong, in a sentence; a mistake of ours goes to the log."""
+    if isinstance(error, ValueError | TypeError | OSError | MemoryError):
+        text = " ".join(str(error).split()) or type(error).__name__
+    else:
+        logging.getLogger(__name__).error("a question failed", exc_info=error)
+        text = "something went wrong in this app, not in your events. Try another question, and report it, please."
+    text = re.sub(r"--(time-format|time|mark|sequence)\b(?: COLUMN)?", lambda found: f"“{_FIELDS[found[1]]}”", text)
+    text = text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}…"
+    return f'<div class="problem" role="alert">{escape(text[0].upper() + text[1:])}</div>'
+
+
+def in_lines(texts: list[str]) -> str:
+    return f'<p class="notes">{"<br>".join(escape(text) for text in texts)}</p>'
+
+
+_CSS = """
+.answer { display: block; width: 100%; height: var(--answer-height, 60rem); border: 0; }
+.problem { border-left: 4px dashed #b35c00; background: var(--background-fill-secondary); padding: 0.8rem 1rem; }
+.problem, .notes { overflow-wrap: anywhere; }
+.notes { color: var(--body-text-color); font-size: 0.9rem; margin: 0; }
+"""
+# The frame says how high it is, and is told whether it is dark here; nothing else of what it says is heard.
+_HEAD = """<script>
+addEventListener("message", ({ source, data }) => {
+  const frame = document.querySelector("iframe.answer");
+  if (!frame || source !== frame.contentWindow || !Number.isFinite(data?.height)) return;
+  const height = Math.min(Math.max(data.height, 100), 20000);
+  document.documentElement.style.setProperty("--answer-height", `${height}px`);
+  source.postMessage({ dark: document.body.classList.contains("dark") }, "*");
+});
+</script>"""
+_DOWNLOAD = """(text) => {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  link.download = "explanation.json";
+  link.click();
+  URL.revokeObjectURL(link.href);
+}"""
+
+
+def build_app(model: str = "incidents") -> gr.Blocks:
+    """The page, with the given model chosen; `launch` shows it."""
+    service = Service(open_models(model))
+    asked = service.defaults(model)
+    example = next(iter(EXAMPLES))
+    with gr.Blocks(
+        title="Which past events explain what followed?",
+        analytics_enabled=False,
+        delete_cache=(_UPLOADS_KEPT_SECONDS, _UPLOADS_KEPT_SECONDS),
+        fill_width=True,
+    ) as app:
+        gr.HTML(
+            "<h1>Which past events explain what followed?</h1><p>A trained point process says how likely events were. "
+            "The fewest past events without which it finds what followed less likely are the explanation.</p>"
+        )
+        with gr.Row():
+            with gr.Column(scale=1, min_width=300):
+                chosen = gr.Dropdown(list(service.models), value=model, label="Model")
+                source = gr.Radio([EXAMPLE, UPLOAD, PASTED], value=EXAMPLE, label="Events")
+                picked = gr.Dropdown(list(EXAMPLES), value=example, label="Example")
+                upload = gr.File(label=f"File of events, up to {MAX_MEGABYTES} MB", height=140, visible=False)
+                pasted = gr.Textbox(
+                    label="Table",
+                    lines=6,
+                    max_lines=12,
+                    placeholder="time,mark\n2026-03-02 03:08,alert",
+                    visible=False,
+                )
+                with gr.Accordion("Columns", open=False, visible=False) as columns:
+                    fields = [gr.Textbox(label=name, placeholder="found by itself") for name in _FIELDS.values()]
+                    fields = [*fields[1:], fields[0]]
+                notes = gr.HTML()
+                sequence = gr.Dropdown([], label="Sequence", allow_custom_value=True)
+                split = gr.Slider(1, 2, step=1, label="The history ends after event")
+                future = gr.Slider(1, MAX_FUTURE, step=1, label="Events after it to explain", **asked["future"])
+                history = gr.Slider(1, MAX_HISTORY, step=1, label="Events before it to look at", **asked["history"])
+                target = gr.Radio(TARGETS, label="What is asked", **asked["target"])
+                values = {
+                    SHARE: gr.Slider(0.05, 1, step=0.05, label="Share", **asked["share"]),
+                    EPSILON: gr.Slider(
+                        0.05, 0.95, step=0.05, label="At most so many times as likely", **asked["epsilon"]
+                    ),
+                    SIZE: gr.Slider(1, MAX_HISTORY, step=1, value=3, label="Events"),
+                }
+                conditioning = gr.Radio(
+                    CONDITIONINGS,
+                    label="The first event after the split",
+                    info="Survival: it is known not to have come before the split.",
+                    **asked["conditioning"],
+                )
+            with gr.Column(scale=3, min_width=320):
+                answer = gr.HTML(elem_id="answer")
+                text = gr.Textbox(visible="hidden")
+                download = gr.Button("Download as JSON", interactive=False, size="sm")
+
+        place = [chosen, source, picked, upload, pasted, *fields]
+        window = [sequence, split, future, history]
+        question = [*place, *window, target, *values.values(), conditioning]
+        # One line for all answers; of a slider's many values on the way, the last one counts.
+        asking: dict[str, Any] = {
+            "fn": service.show_answer,
+            "inputs": question,
+            "outputs": [answer, text, download],
+            "trigger_mode": "always_last",
+            "show_progress": "minimal",
+            "concurrency_limit": AT_ONCE,
+            "concurrency_id": "explain",
+        }
+        reading: dict[str, Any] = {
+            "fn": service.show_events,
+            "inputs": [*place, sequence, future],
+            "outputs": [sequence, split, notes],
+            "show_progress": "hidden",
+            "concurrency_limit": AT_ONCE,
+        }
+
+        def show_source(kind: str) -> list[Update]:
+            shown = [kind == EXAMPLE, kind == UPLOAD, kind == PASTED, kind != EXAMPLE]
+            return [gr.update(visible=visible) for visible in shown]
+
+        def show_target(kind: str) -> list[Update]:
+            return [gr.update(visible=name == kind) for name in values]
+
+        private: dict[str, Any] = {"api_visibility": "private"}
+        loaded = app.load(**reading, api_name="open")
+        loaded.then(**asking, api_name="explain")
+        app.load(show_target, target, list(values.values()), **private)
+        defaults = [future, history, target, values[SHARE], values[EPSILON], conditioning]
+        chosen.input(service.show_model, chosen, defaults, **private).then(**reading, **private).then(
+            **asking, **private
+        )
+        source.input(show_source, source, [picked, upload, pasted, columns], **private)
+        events_changed = [source.input, picked.input, upload.upload, upload.clear, sequence.input]
+        events_changed += [pasted.blur, *(field.blur for field in fields)]
+        gr.on(events_changed, **reading, **private).then(**asking, **private)
+        target.change(show_target, target, list(values.values()), **private)
+        asked_again: list[Any] = [split, future, history, target, *values.values(), conditioning]
+        gr.on([control.input for control in asked_again], **asking, **private)
+        download.click(None, text, js=_DOWNLOAD, **private)
+    app.queue(max_size=MAX_WAITING)
+    return app
+
+
+def launch(model: str = "incidents", port: int | None = None, *, wait: bool = True) -> gr.Blocks:
+    """Serve the page on this machine until interrupted, or without waiting.
+
+    Args:
+        model: the one to begin with: a folder, a bundled name, or a Hub id.
+        port: where to listen; by default the first free one from 7860.
+        wait: whether to return only when the server is stopped.
+    """
+    transformers_logging.disable_progress_bar()  # loading takes a blink
+    app = build_app(model)
+    app.launch(
+        server_port=port,
+        share=False,
+        prevent_thread_lock=True,
+        quiet=True,
+        theme=gr.themes.Base(  # fonts of the system: nothing is fetched
+            primary_hue="blue",
+            neutral_hue="slate",
+            font=("system-ui", "sans-serif"),
+            font_mono=("ui-monospace", "monospace"),
+        ),
+        css=_CSS,
+        head=_HEAD,
+        footer_links=["api"],
+        max_file_size=_CUT_OFF_MEGABYTES * 1_000_000,
+        ssr_mode=False,
+    )
+    if wait:
+        print(f"Open {app.local_url} in a browser. Ctrl-C ends it.")
+        app.block_thread()
+    return app
