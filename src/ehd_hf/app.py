@@ -26,7 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from transformers.utils import logging as transformers_logging
 
 from .events import nearest
@@ -50,13 +53,13 @@ _LONGEST_MESSAGE = 1000
 EXAMPLE, UPLOAD, PASTED = "Example", "File", "Pasted table"
 EXAMPLES: dict[str, Callable[[], pd.DataFrame]] = {
     "One incident": lambda: load_example("incidents"),
-    "Six services, simulated": lambda: example_log(6),
+    "Six services, simulated": lambda: example_log(6).rename(columns={"service": "sequence"}),
 }
 SHARE, EPSILON, SIZE = "share", "epsilon", "size"
 TARGETS = [("Share of what the past explains", SHARE), ("Factor of likelihood", EPSILON), ("Number of events", SIZE)]
 CONDITIONINGS = [("Survival", "survival"), ("As in the paper", "paper")]
 # The fields of the page by the names that the command line gives them.
-_FIELDS = {"time-format": "Time format", "time": "Time column", "mark": "Mark column", "sequence": "Sequence column"}
+_FIELDS = {"time": "Time column", "mark": "Mark column", "sequence": "Sequence column", "time-format": "Time format"}
 
 Update = dict[str, Any]
 
@@ -108,9 +111,7 @@ class Service:
                 return read_events(frame, reading=reading)
             except ValueError as error:
                 raise ValueError(
-                    f"the examples are events of other kinds than {model} knows. It knows "
-                    f"{', '.join(reading.marks[:12])}{', ...' if len(reading.marks) > 12 else ''}. Give it a file of "
-                    "such events, or choose the model incidents."
+                    f"the examples are not for {model}: {error} Or choose the model incidents."
                 ) from error
         columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
         named = {role: name.strip() or None for role, name in columns.items()}
@@ -189,7 +190,7 @@ class Service:
         return [gr.update(**settings) for settings in self.defaults(model).values()]
 
     def defaults(self, model: str) -> dict[str, Update]:
-        """Of a model: future, history, target, share, epsilon, conditioning."""
+        """Values of future, history, target, share, epsilon, size and conditioning."""
         explainer = self.models[model].explainer
         values = {
             "future": min(explainer.future or 5, MAX_FUTURE),
@@ -197,34 +198,34 @@ class Service:
             "target": SHARE if explainer.epsilon is None else EPSILON,
             "share": explainer.share or 0.7,
             "epsilon": explainer.epsilon or 0.5,
+            "size": 3,
             "conditioning": explainer.conditioning,
         }
         return {name: {"value": value} for name, value in values.items()}
 
-    def show_events(self, *values: Any) -> tuple[Update, Update, str]:
-        """The sequences of a source and where to split the one that is chosen; what was noticed while reading."""
+    def show_events(self, *values: Any) -> list[Update]:
+        """The sequences of a source, where to split the one that is chosen, and what was noticed while reading."""
+        return [gr.update(**settings) for settings in self.arrange(*values)]
+
+    def arrange(self, *values: Any) -> tuple[Update, Update, Update]:
+        """Of a source, the sequence chosen so far and the number of events to explain: sequences, split, notes."""
         *source, sequence, future = values
         try:
-            sequences, split, notes = self.arrange(*source, sequence=sequence, future=future)
+            read = self.read(*source)
         except Exception:  # the question that follows meets it too, and says it
-            return gr.update(choices=[], value=None), gr.update(), ""
-        return gr.update(**sequences), gr.update(**split), notes
-
-    def arrange(self, *source: Any, sequence: str | None, future: float) -> tuple[Update, Update, str]:
-        read = self.read(*source)
+            return {"choices": [], "value": None, "visible": False}, {"maximum": 2, "value": 1}, {"value": ""}
         names = [str(name) for name in read.events.seq_ids]
-        chosen = sequence if sequence in names else names[0]
+        listed = sorted(names)
+        chosen = sequence if sequence in names else listed[0]
         length = int(read.events.lengths[names.index(chosen)])
-        last = max(length - 1, 1)
-        notes = [
-            f"{read.events.num_events:,} events in {len(names):,} sequence{'s' * (len(names) != 1)}.",
-            *read.notes,
-        ]
+        of = f"{len(names):,} sequences" if len(names) > 1 else "one sequence"
+        notes = [f"{read.events.num_events:,} events of {of}.", *read.notes]
         if len(names) > _NAMES_LISTED:
             notes.append(f"The first {_NAMES_LISTED:,} sequences are listed; type the name of any other.")
+        sequences = {"choices": listed[:_NAMES_LISTED], "value": chosen, "visible": len(names) > 1}
         # A slider needs two places at least.
-        split = {"maximum": max(last, 2), "value": min(max(length - int(future), 1), last)}
-        return {"choices": names[:_NAMES_LISTED], "value": chosen}, split, in_lines(notes)
+        split = {"maximum": max(length - 1, 2), "value": max(length - int(future), 1)}
+        return sequences, split, {"value": in_lines(notes)}
 
 
 def _read_file(file: Path, reading: Reading, columns: Mapping[str, Any]) -> Read:
@@ -251,29 +252,39 @@ def _check_number(num_events: int) -> None:
         )
 
 
-def _bounded_table(file: Path) -> Any:
-    """A small Parquet file can unfold to any size: its counts are looked at first, and texts stay dictionaries."""
+def _bounded_table(file: Path) -> dict[str, Any]:
+    """A small Parquet file can unfold to any size: counts are looked at first, and texts while they are folded."""
     try:
-        known = pq.ParquetFile(file)
-        groups = [known.metadata.row_group(group) for group in range(known.metadata.num_row_groups)]
-        for group in groups:
-            _check_number(max((group.column(i).num_values for i in range(group.num_columns)), default=0))
-        _check_number(known.metadata.num_rows)
-        unfolded = sum(group.total_byte_size for group in groups) / 1e6
-        if unfolded > _CUT_OFF_MEGABYTES:
-            raise ValueError(
-                f"a table may unfold to {_CUT_OFF_MEGABYTES} MB here; {file.name} says {unfolded:,.0f}. Leave out "
-                "columns that are not needed."
-            )
-        texts = [
-            column.path
-            for column in (known.schema.column(i) for i in range(len(known.schema)))
-            if column.physical_type == "BYTE_ARRAY"
-        ]
+        opened = pq.ParquetFile(file)
+        known, schema = opened.metadata, opened.schema
+        groups = [known.row_group(group) for group in range(known.num_row_groups)]
+        _check_number(known.num_rows)
+        for i in range(known.num_columns):  # a row may hold lists
+            _check_number(sum(group.column(i).num_values for group in groups))
+        _check_unfolded(sum(group.total_byte_size for group in groups))
+        texts = [schema.column(i).path for i in range(len(schema)) if schema.column(i).physical_type == "BYTE_ARRAY"]
         table = pq.read_table(file, read_dictionary=texts)
+        for column in table.columns:
+            _check_unfolded(sum(map(_text_bytes, column.chunks)))
         return {name: table[name] for name in table.column_names}
     except pa.ArrowException as error:
         raise ValueError(f"{file.name} cannot be read as Parquet: {error}. Was it written completely?") from error
+
+
+def _check_unfolded(num_bytes: int) -> None:
+    if num_bytes > _CUT_OFF_MEGABYTES * 1_000_000:
+        raise ValueError(
+            f"a table may unfold to {_CUT_OFF_MEGABYTES} MB here; this one would have {num_bytes / 1e6:,.0f}. Leave "
+            "out columns and sequences that are not needed."
+        )
+
+
+def _text_bytes(values: Any) -> int:
+    while pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        values = values.flatten()
+    if not pa.types.is_dictionary(values.type):
+        return 0
+    return pc.sum(pc.binary_length(values.dictionary).take(values.indices)).as_py() or 0
 
 
 def _position(seq_ids: tuple[Any, ...], name: str | None) -> int:
@@ -309,11 +320,43 @@ def problem(error: Exception) -> str:
         text = "something went wrong in this app, not in your events. Try another question, and report it, please."
     text = re.sub(r"--(time-format|time|mark|sequence)\b(?: COLUMN)?", lambda found: f"“{_FIELDS[found[1]]}”", text)
     text = text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}…"
-    return f'<div class="problem" role="alert">{escape(text[0].upper() + text[1:])}</div>'
+    return f'<div class="problem" role="alert"><strong>No answer yet:</strong> {escape(text)}</div>'
 
 
 def in_lines(texts: list[str]) -> str:
     return f'<p class="notes">{"<br>".join(escape(text) for text in texts)}</p>'
+
+
+def _only_uploads(field: gr.File) -> None:
+    """Let a field take files from the browser alone: Gradio would fetch whatever address a program names in it."""
+    move = field.async_move_resource_to_block_cache
+
+    async def moved(place: Any) -> str | None:
+        if str(place).lower().startswith(("http:", "https:")):
+            raise gr.Error(f"A file must be uploaded; got the address {place}. Download it first.")
+        return await move(place)
+
+    field.async_move_resource_to_block_cache = moved  # type: ignore[method-assign]
+
+
+class _BoundedBodies:
+    """Refuses requests that send more than a file may have, before they fill the memory."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        received, most = 0, _CUT_OFF_MEGABYTES * 1_000_000
+
+        async def counted() -> Any:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > most:
+                raise HTTPException(413, f"A request may have up to {_CUT_OFF_MEGABYTES} MB. Send fewer events.")
+            return message
+
+        await self.app(scope, counted, send)
 
 
 _CSS = """
@@ -346,6 +389,8 @@ def build_app(model: str = "incidents") -> gr.Blocks:
     service = Service(open_models(model))
     asked = service.defaults(model)
     example = next(iter(EXAMPLES))
+    sequences, where, noticed = service.arrange(model, EXAMPLE, example, *[None] * 6, None, asked["future"]["value"])
+    begin = EXAMPLE if noticed["value"] else UPLOAD  # a model of one's own knows other marks
     with gr.Blocks(
         title="Which past events explain what followed?",
         analytics_enabled=False,
@@ -359,9 +404,12 @@ def build_app(model: str = "incidents") -> gr.Blocks:
         with gr.Row():
             with gr.Column(scale=1, min_width=300):
                 chosen = gr.Dropdown(list(service.models), value=model, label="Model")
-                source = gr.Radio([EXAMPLE, UPLOAD, PASTED], value=EXAMPLE, label="Events")
-                picked = gr.Dropdown(list(EXAMPLES), value=example, label="Example")
-                upload = gr.File(label=f"File of events, up to {MAX_MEGABYTES} MB", height=140, visible=False)
+                source = gr.Radio([EXAMPLE, UPLOAD, PASTED], value=begin, label="Events")
+                picked = gr.Dropdown(list(EXAMPLES), value=example, label="Example", visible=begin == EXAMPLE)
+                # Hidden with what holds it: a field that is itself updated is made anew, and would fetch again.
+                with gr.Column(visible=begin == UPLOAD) as holder:
+                    upload = gr.File(label=f"File of events, up to {MAX_MEGABYTES} MB", height=140)
+                    _only_uploads(upload)
                 pasted = gr.Textbox(
                     label="Table",
                     lines=6,
@@ -369,21 +417,27 @@ def build_app(model: str = "incidents") -> gr.Blocks:
                     placeholder="time,mark\n2026-03-02 03:08,alert",
                     visible=False,
                 )
-                with gr.Accordion("Columns", open=False, visible=False) as columns:
+                with gr.Accordion("Columns", open=False, visible=begin != EXAMPLE) as columns:
                     fields = [gr.Textbox(label=name, placeholder="found by itself") for name in _FIELDS.values()]
-                    fields = [*fields[1:], fields[0]]
-                notes = gr.HTML()
-                sequence = gr.Dropdown([], label="Sequence", allow_custom_value=True)
-                split = gr.Slider(1, 2, step=1, label="The history ends after event")
+                notes = gr.HTML(**noticed)
+                sequence = gr.Dropdown(label="Sequence", allow_custom_value=True, **sequences)
+                split = gr.Slider(1, step=1, label="The history ends after event", **where)
                 future = gr.Slider(1, MAX_FUTURE, step=1, label="Events after it to explain", **asked["future"])
                 history = gr.Slider(1, MAX_HISTORY, step=1, label="Events before it to look at", **asked["history"])
                 target = gr.Radio(TARGETS, label="What is asked", **asked["target"])
+                kinds: dict[str, dict[str, Any]] = {
+                    SHARE: {"label": "Share", "minimum": 0.05, "maximum": 1, "step": 0.05},
+                    EPSILON: {
+                        "label": "Without them, at most so likely",
+                        "minimum": 0.05,
+                        "maximum": 0.95,
+                        "step": 0.05,
+                    },
+                    SIZE: {"label": "Events", "minimum": 1, "maximum": MAX_HISTORY, "step": 1},
+                }
                 values = {
-                    SHARE: gr.Slider(0.05, 1, step=0.05, label="Share", **asked["share"]),
-                    EPSILON: gr.Slider(
-                        0.05, 0.95, step=0.05, label="At most so many times as likely", **asked["epsilon"]
-                    ),
-                    SIZE: gr.Slider(1, MAX_HISTORY, step=1, value=3, label="Events"),
+                    kind: gr.Slider(**kinds[kind], **asked[kind], visible=kind == asked["target"]["value"])
+                    for kind in kinds
                 }
                 conditioning = gr.Radio(
                     CONDITIONINGS,
@@ -425,17 +479,15 @@ def build_app(model: str = "incidents") -> gr.Blocks:
             return [gr.update(visible=name == kind) for name in values]
 
         private: dict[str, Any] = {"api_visibility": "private"}
-        loaded = app.load(**reading, api_name="open")
-        loaded.then(**asking, api_name="explain")
-        app.load(show_target, target, list(values.values()), **private)
-        defaults = [future, history, target, values[SHARE], values[EPSILON], conditioning]
+        app.load(**asking, api_name="explain")
+        defaults = [future, history, target, *values.values(), conditioning]
         chosen.input(service.show_model, chosen, defaults, **private).then(**reading, **private).then(
             **asking, **private
         )
-        source.input(show_source, source, [picked, upload, pasted, columns], **private)
+        source.input(show_source, source, [picked, holder, pasted, columns], **private)
         events_changed = [source.input, picked.input, upload.upload, upload.clear, sequence.input]
         events_changed += [pasted.blur, *(field.blur for field in fields)]
-        gr.on(events_changed, **reading, **private).then(**asking, **private)
+        gr.on(events_changed, **reading, api_name="open").then(**asking, **private)
         target.change(show_target, target, list(values.values()), **private)
         asked_again: list[Any] = [split, future, history, target, *values.values(), conditioning]
         gr.on([control.input for control in asked_again], **asking, **private)
@@ -464,11 +516,12 @@ def launch(model: str = "incidents", port: int | None = None, *, wait: bool = Tr
             neutral_hue="slate",
             font=("system-ui", "sans-serif"),
             font_mono=("ui-monospace", "monospace"),
-        ),
+        ).set(body_background_fill="#ffffff", body_background_fill_dark="#14171b"),  # as in the frame
         css=_CSS,
         head=_HEAD,
         footer_links=["api"],
         max_file_size=_CUT_OFF_MEGABYTES * 1_000_000,
+        app_kwargs={"middleware": [Middleware(_BoundedBodies)]},
         ssr_mode=False,
     )
     if wait:
