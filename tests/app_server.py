@@ -19,11 +19,11 @@ class Question(NamedTuple):
     source: str = EXAMPLE
     example: str = "One incident"
     upload: object = None
-    pasted: str = ""
-    time: str = ""
-    mark: str = ""
-    sequence_column: str = ""
-    time_format: str = ""
+    pasted: str | None = None
+    time: str | None = None
+    mark: str | None = None
+    sequence_column: str | None = None
+    time_format: str | None = None
     sequence: str | None = None
     split: float = 25
     future: float = 5

@@ -97,11 +97,11 @@ class Service:
         source: str,
         example: str,
         upload: str | None,
-        pasted: str,
-        time: str,
-        mark: str,
-        sequence_column: str,
-        time_format: str,
+        pasted: str | None,
+        time: str | None,
+        mark: str | None,
+        sequence_column: str | None,
+        time_format: str | None,
     ) -> Read:
         """The events of a source, as the model knows them."""
         reading = self.models[model].reading
@@ -114,16 +114,16 @@ class Service:
                     f"the examples are not for {model}: {error} Or choose the model incidents."
                 ) from error
         columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
-        named = {role: name.strip() or None for role, name in columns.items()}
+        named = {role: (name or "").strip() or None for role, name in columns.items()}  # None: never shown
         if source == UPLOAD and upload is None:
             raise ValueError("choose a file with one row per event: CSV, TSV, JSON Lines or Parquet.")
         if source == UPLOAD:
             return _read_file(Path(str(upload)), reading, named)
-        if not pasted.strip():
+        if not (pasted or "").strip():
             raise ValueError("paste a table: a line of column names, then one row per event.")
         with TemporaryDirectory() as folder:
             file = Path(folder) / "pasted.csv"
-            file.write_text(pasted.strip() + "\n", encoding="utf-8")
+            file.write_text(str(pasted).strip() + "\n", encoding="utf-8")
             return _read_file(file, reading, named)
 
     def explain(
@@ -132,11 +132,11 @@ class Service:
         source: str,
         example: str,
         upload: str | None,
-        pasted: str,
-        time: str,
-        mark: str,
-        sequence_column: str,
-        time_format: str,
+        pasted: str | None,
+        time: str | None,
+        mark: str | None,
+        sequence_column: str | None,
+        time_format: str | None,
         sequence: str | None,
         split: float,
         future: float,
@@ -336,7 +336,7 @@ def _only_uploads(field: gr.File) -> None:
             raise gr.Error(f"A file must be uploaded; got the address {place}. Download it first.")
         return await move(place)
 
-    field.async_move_resource_to_block_cache = moved  # type: ignore[method-assign]
+    field.async_move_resource_to_block_cache = moved  # type: ignore[assignment, method-assign]
 
 
 class _BoundedBodies:
