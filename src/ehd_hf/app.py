@@ -13,6 +13,7 @@ try:
 except ImportError as error:
     raise ImportError("the app comes with the demo extra. Install it: pip install 'ehd-hf[demo]'") from error
 
+import base64
 import json
 import logging
 import re
@@ -177,13 +178,13 @@ class Service:
 
     # --- as updates of the page
 
-    def show_answer(self, *question: Any) -> tuple[str, str, Update]:
-        """The explanation as a frame and as JSON, and whether there is something to download."""
+    def show_answer(self, *question: Any) -> tuple[str, str]:
+        """The explanation as HTML and as JSON; or why there is none, and nothing."""
         try:
             answer = self.explain(*question)
         except Exception as error:
-            return problem(error), "", gr.update(interactive=False)
-        return frame(answer), answer.to_json(), gr.update(interactive=True)
+            return problem(error), ""
+        return shown(answer), answer.to_json()
 
     def show_model(self, model: str) -> list[Update]:
         """What a model is asked if nobody says otherwise."""
@@ -305,10 +306,14 @@ def _count(what: str, value: float, most: int) -> int:
 # --- what the page shows
 
 
-def frame(explanation: Explanation) -> str:
-    """The interactive page of an explanation, shut in a frame."""
-    page = explanation_page(explanation, embedded=True)
-    return f'<iframe class="answer" title="The explanation" sandbox="allow-scripts" srcdoc="{escape(page)}"></iframe>'
+def shown(explanation: Explanation) -> str:
+    """The interactive page of an explanation, shut in a frame, and its JSON to take away."""
+    page = escape(explanation_page(explanation, embedded=True))
+    data = base64.b64encode(explanation.to_json().encode()).decode()
+    return (
+        f'<iframe class="answer" title="The explanation" sandbox="allow-scripts" srcdoc="{page}"></iframe>'
+        f'<a download="explanation.json" href="data:application/json;base64,{data}">Download as JSON</a>'
+    )
 
 
 def problem(error: Exception) -> str:
@@ -375,13 +380,6 @@ addEventListener("message", ({ source, data }) => {
   source.postMessage({ dark: document.body.classList.contains("dark") }, "*");
 });
 </script>"""
-_DOWNLOAD = """(text) => {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-  link.download = "explanation.json";
-  link.click();
-  URL.revokeObjectURL(link.href);
-}"""
 
 
 def build_app(model: str = "incidents") -> gr.Blocks:
@@ -448,7 +446,6 @@ def build_app(model: str = "incidents") -> gr.Blocks:
             with gr.Column(scale=3, min_width=320):
                 answer = gr.HTML(elem_id="answer")
                 text = gr.Textbox(visible="hidden")
-                download = gr.Button("Download as JSON", interactive=False, size="sm")
 
         place = [chosen, source, picked, upload, pasted, *fields]
         window = [sequence, split, future, history]
@@ -457,7 +454,7 @@ def build_app(model: str = "incidents") -> gr.Blocks:
         asking: dict[str, Any] = {
             "fn": service.show_answer,
             "inputs": question,
-            "outputs": [answer, text, download],
+            "outputs": [answer, text],
             "trigger_mode": "always_last",
             "show_progress": "minimal",
             "concurrency_limit": AT_ONCE,
@@ -491,7 +488,6 @@ def build_app(model: str = "incidents") -> gr.Blocks:
         target.change(show_target, target, list(values.values()), **private)
         asked_again: list[Any] = [split, future, history, target, *values.values(), conditioning]
         gr.on([control.input for control in asked_again], **asking, **private)
-        download.click(None, text, js=_DOWNLOAD, **private)
     app.queue(max_size=MAX_WAITING)
     return app
 
