@@ -48,6 +48,9 @@ MAX_WAITING, AT_ONCE = 100, 2
 # Larger uploads are cut off on their way; those between the limits get a sentence of ours.
 _CUT_OFF_MEGABYTES = 5 * MAX_MEGABYTES
 _UPLOADS_KEPT_SECONDS = 3600
+# Gradio keeps what each visitor's page shows, a quarter of a megabyte, and takes every call of a program for a new
+# visitor: its own limit of 10,000 would be gigabytes.
+_VISITORS_KEPT = 300
 _NAMES_LISTED = 1000
 _LONGEST_MESSAGE = 1000
 
@@ -516,6 +519,7 @@ def launch(model: str = "incidents", port: int | None = None, *, wait: bool = Tr
         css=_CSS,
         head=_HEAD,
         footer_links=["api"],
+        state_session_capacity=_VISITORS_KEPT,
         max_file_size=_CUT_OFF_MEGABYTES * 1_000_000,
         app_kwargs={"middleware": [Middleware(_BoundedBodies)]},
         ssr_mode=False,
