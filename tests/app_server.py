@@ -44,7 +44,7 @@ def serving(log):
     command = [sys.executable, "-m", "ehd_hf.cli", "app", "--port", str(port)]
     with open(log, "wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as server:
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while not _answers(url := f"http://127.0.0.1:{port}"):
                 assert server.poll() is None and time.monotonic() < deadline, log.read_text()
                 time.sleep(0.1)

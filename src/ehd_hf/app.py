@@ -525,6 +525,6 @@ def launch(model: str = "incidents", port: int | None = None, *, wait: bool = Tr
         ssr_mode=False,
     )
     if wait:
-        print(f"Open {app.local_url} in a browser. Ctrl-C ends it.")
+        print(f"Open {app.local_url} in a browser. Ctrl-C ends it.", flush=True)
         app.block_thread()
     return app
