@@ -1,4 +1,4 @@
-"""Push a trained model, or windows, to the Hub: one commit, with a card made from measured rows."""
+"""Push a trained model, windows, or the app to the Hub: one commit, with a card made from measured rows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ EXAMPLE = """examples:
   python scripts/push.py --checkpoint runs/stackoverflow_15-40_ehd --repo somebody/stackoverflow-15-40 --dry-run
   python scripts/push.py --checkpoint runs/ehd --repo somebody/ehd --rows rows.jsonl --card my_data.yaml --private
   python scripts/push.py --windows runs/stackoverflow-windows --repo somebody/stackoverflow-windows
+  python scripts/push.py --space scripts/space --repo somebody/why
 
 The card's numbers are the rows of exactly these weights (scripts/evaluate.py --out rows.jsonl), its words about the
 data those of dataset_cards/. A token: `hf auth login`, or HF_TOKEN."""
@@ -26,6 +27,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--checkpoint", type=Path, help="folder of a trained distiller or point process")
     what.add_argument("--windows", type=Path, help="folder written by scripts/prepare_windows.py")
+    what.add_argument("--space", type=Path, help="folder of a Gradio app: scripts/space, or a copy with another model")
     add("--repo", required=True, metavar="ID", help="somebody/name; made if it is not there")
     add("--rows", type=Path, nargs="+", help="files of evaluation rows (default: results/*.jsonl)")
     add("--card", type=Path, help="YAML with words about the data (default: dataset_cards/<data of the rows>.yaml)")
@@ -77,11 +79,24 @@ def checkpoint_files(arguments: argparse.Namespace) -> dict[str, Any]:
     )
 
 
+def space_files(folder: Path) -> dict[str, Any]:
+    """A Space's own files; its card says which of them is the app."""
+    files = {file.name: file for file in sorted(folder.glob("*")) if file.is_file()}
+    if missing := {"app.py", "README.md", "requirements.txt"} - set(files):
+        raise ValueError(f"{folder} must hold an app; it lacks {', '.join(sorted(missing))}. Pass scripts/space.")
+    return files
+
+
 def push(arguments: argparse.Namespace) -> None:
     from ehd_hf.hub import plan_upload, upload, windows_files
 
-    kind = "model" if arguments.checkpoint else "dataset"
-    files = checkpoint_files(arguments) if arguments.checkpoint else windows_files(arguments.windows, arguments.repo)
+    folder = arguments.checkpoint or arguments.windows or arguments.space
+    if arguments.checkpoint:
+        kind, files = "model", checkpoint_files(arguments)
+    elif arguments.windows:
+        kind, files = "dataset", windows_files(folder, arguments.repo)
+    else:
+        kind, files = "space", space_files(folder)
     where = {"repo_type": kind, "revision": arguments.revision}
     plan = plan_upload(files, arguments.repo, **where)
     sent = [file for file in plan if file.state != "unchanged"]
@@ -95,7 +110,7 @@ def push(arguments: argparse.Namespace) -> None:
     elif not sent:
         print("nothing to upload: the repository has all of it")
     else:
-        message = arguments.message or f"Upload {(arguments.checkpoint or arguments.windows).resolve().name}"
+        message = arguments.message or f"Upload {folder.resolve().name}"
         private = arguments.private or None
         print("committed as", upload(files, arguments.repo, private=private, commit_message=message, **where))
 

@@ -7,8 +7,18 @@ os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest  # noqa: E402
 import torch  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
 logging.disable_progress_bar()
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def app_url(tmp_path_factory):
+    """Address of the app, in a process of its own; one for all that ask it."""
+    from app_server import serving  # gradio takes a while to import
+
+    with serving(tmp_path_factory.mktemp("app") / "log.txt") as url:
+        yield url

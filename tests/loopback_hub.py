@@ -332,8 +332,8 @@ def entry(commit: Commit, path: str) -> dict[str, object]:
     return {**known, "lastCommit": last}
 
 
-API, NAME, REVISION = r"/api/(?P<kind>models|datasets)", r"(?P<name>[\w.-]+/[\w.-]+)", r"(?P<revision>[^/]+)"
-PAGES = r"/(?P<kind>datasets/)?"
+API, NAME, REVISION = r"/api/(?P<kind>models|datasets|spaces)", r"(?P<name>[\w.-]+/[\w.-]+)", r"(?P<revision>[^/]+)"
+PAGES = r"/(?P<kind>datasets/|spaces/)?"
 ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("GET", "/api/whoami-v2", Handler.whoami),
     ("POST", "/api/repos/create", Handler.create),

@@ -61,6 +61,8 @@ ADDED = {
     # A plan carried out: both training stages, the judgement at the end. Only `cli` stands behind it.
     "fitting": {"events", "reading", "planning", "windows", "mtpp", "distillers", "training", "baselines"}
     | {"evaluation", "comparison", "explanation"},
+    # The page to play with. Like `cli` it stands behind all it shows, and only `cli` starts it.
+    "app": {"events", "explanation", "fitting", "pages", "pipeline", "reading", "synthetic"},
     "sources": {"hub_errors"},  # a source may be a data set on the Hub
     "windows": {"sources"},  # windows are cut from whatever is a source
 }
@@ -128,6 +130,10 @@ def test_nothing_imports_the_command_line():
     assert [module for module in MODULES if "cli" in imports_of(module)] == []
 
 
+def test_only_the_command_line_imports_the_app():
+    assert [module for module in MODULES if "app" in imports_of(module)] == ["cli"]
+
+
 def test_training_knows_no_model():
     assert imports_of("training") == {""}
 
@@ -145,7 +151,7 @@ def test_the_reader_of_imports_reads_every_form(tmp_path, monkeypatch):
 
 
 def test_importing_the_package_loads_neither_torch_nor_transformers():
-    heavy = {"torch", "transformers", "datasets", "pandas", "numpy"}
+    heavy = {"torch", "transformers", "datasets", "pandas", "numpy", "gradio"}
     code = f"import sys, ehd_hf; print(sorted({heavy} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import hub_clients as clients
 from loopback_hub import READER, Fault, File, LoopbackHub, Repo
@@ -472,6 +473,18 @@ def test_the_script_refuses_what_is_not_fit_to_be_pushed(hub, author, work, fact
     assert ("model", "somebody/unfit") not in hub.repos
     code, _, err = push_script(author, "--windows", tmp_path, "--repo", "somebody/unfit")
     assert code == 2 and "written by scripts/prepare_windows.py" in err
+
+
+def test_the_script_pushes_the_app_as_a_space(hub, author, tmp_path):
+    folder = Path(__file__).parent.parent / "scripts" / "space"
+    code, out, err = push_script(author, "--space", folder, "--repo", "somebody/why")
+    assert code == 0 and "space somebody/why, main:" in out, err
+    pushed = hub.repos["space", "somebody/why"].tree("main")
+    assert pushed == {file.name: file.read_bytes() for file in folder.glob("*.*")}
+    card = yaml.safe_load(pushed["README.md"].decode().split("---")[1])
+    assert (card["sdk"], card["app_file"], card["license"]) == ("gradio", "app.py", "apache-2.0")
+    code, _, err = push_script(author, "--space", tmp_path, "--repo", "somebody/nothing")
+    assert code == 2 and "it lacks README.md, app.py, requirements.txt" in err
 
 
 def test_help_is_quick_and_shows_how():

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .events import EventSequences
     from .explanation import Explanation
     from .pipeline import EHDDistiller
-    from .reading import Reading
 
 DONE, ANSWER_IS_NO, BAD_INPUT, SYSTEM_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
@@ -195,17 +194,6 @@ def _open_model(model: str) -> EHDDistiller:
     return EHDDistiller.from_pretrained(model)
 
 
-def _reading_of(model: str, explainer: EHDDistiller) -> Reading:
-    """How the events of a model are read: as those it was trained on."""
-    from .fitting import saved_run
-    from .reading import Reading
-
-    if run := saved_run(Path(model)):
-        return Reading.from_dict(run["reading"])
-    config: Any = explainer.mtpp.config
-    return Reading(marks=tuple(config.id2label.values()), time_unit=config.time_unit)
-
-
 def _open_both(
     model: str,
     events: Path,
@@ -216,6 +204,7 @@ def _open_both(
     time_format: str | None,
 ) -> tuple[EHDDistiller, EventSequences]:
     """The explainer and the events, these as the explainer knows them."""
+    from .fitting import reading_of
     from .reading import column_names, read_events
 
     column_names(events)  # a file that cannot be read is refused before a model is opened
@@ -227,7 +216,7 @@ def _open_both(
         mark=mark,
         sequence=sequence_column,
         time_format=time_format,
-        reading=_reading_of(model, explainer),
+        reading=reading_of(model, explainer),
     )
     _show_notes(read.notes, stderr=True)
     return explainer, read.events
@@ -807,12 +796,9 @@ def start_app(
     \b
         ehd-hf app --model model/
     """
-    from importlib import import_module
-    from importlib.util import find_spec
+    from .app import launch  # says what to install where the extra is missing
 
-    if find_spec("gradio") is None or find_spec("ehd_hf.app") is None:
-        raise ValueError("the app comes with the demo extra. Install it: pip install 'ehd-hf[demo]'")
-    import_module("ehd_hf.app").launch(model=model, port=port)
+    launch(model=model, port=port)
     return DONE
 
 

@@ -78,6 +78,14 @@ def saved_run(out: Path) -> dict[str, Any] | None:
         ) from error
 
 
+def reading_of(model: str, explainer: Any) -> Reading:
+    """How the events of a model are read: as those it was trained on."""
+    if run := saved_run(Path(model)):
+        return Reading.from_dict(run["reading"])
+    config: Any = explainer.mtpp.config
+    return Reading(marks=tuple(config.id2label.values()), time_unit=config.time_unit)
+
+
 def open_run(out: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
     """The interrupted or finished run in `out`, if it was asked for in the same way; None if `out` is free."""
     saved = saved_run(out)

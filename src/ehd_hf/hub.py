@@ -193,7 +193,7 @@ def upload(
     Args:
         files: contents by path.
         repo_id: "somebody/name"; made if it is not there.
-        repo_type: model or dataset.
+        repo_type: model, dataset or space.
         private: whether a new repository is to be seen by its owner alone.
         revision: branch; made from main if it is not there.
         subfolder: where in the repository.
@@ -203,7 +203,8 @@ def upload(
     api = HfApi(token=token)
     prefix = f"{subfolder.strip('/')}/" if subfolder else ""
     with hub_errors(repo_id, repo_type, revision, token=token, writes=True):
-        api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True)
+        sdk = "gradio" if repo_type == "space" else None
+        api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, space_sdk=sdk)
         if revision is not None and revision != constants.DEFAULT_REVISION:
             api.create_branch(repo_id, repo_type=repo_type, branch=revision, exist_ok=True)
         additions = [CommitOperationAdd(prefix + path, content) for path, content in files.items()]

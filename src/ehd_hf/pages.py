@@ -32,12 +32,14 @@ STATUSES = {
 _LONGEST_NAME, _LONGEST_LINE = 120, 2000
 
 
-def explanation_page(explanation: Any, title: str | None = None) -> str:
-    """One `Explanation` as an interactive page."""
+def explanation_page(explanation: Any, title: str | None = None, *, embedded: bool = False) -> str:
+    """One `Explanation` as an interactive page; or, embedded in another, without head and foot and all unfolded."""
     marks = {mark: index for index, mark in enumerate(dict.fromkeys(_marks_of(explanation)))}
     name = "This window" if explanation.seq_id is None else f"Sequence {explanation.seq_id}"
     data = _page_data([explanation], marks, [{"name": name, "where": ""}])
-    return _page("explanation.html.j2", title or "Which past events explain what followed?", data, name=name)
+    return _page(
+        "explanation.html.j2", title or "Which past events explain what followed?", data, name=name, embedded=embedded
+    )
 
 
 def explanation_fragment(explanation: Any) -> str:

@@ -855,9 +855,9 @@
     }
   };
   drawSummary();
-  let width = document.documentElement.clientWidth;
+  let width = null; // a frame may get its width only while this runs: what was drawn up to here may be too narrow
   let waiting = 0;
-  addEventListener("resize", () => {
+  new ResizeObserver(() => {
     if (document.documentElement.clientWidth === width) return; // a phone's bars come and go
     width = document.documentElement.clientWidth;
     cancelAnimationFrame(waiting);
@@ -865,5 +865,16 @@
       drawSummary();
       detail?.draw();
     });
-  });
+  }).observe(document.documentElement);
+
+  // Inside another page: say how much room this one needs, and be told whether it is dark there.
+  if (parent !== window) {
+    new ResizeObserver(() => parent.postMessage({ height: document.body.offsetHeight }, "*")).observe(document.body);
+    const dark = [...document.styleSheets[0].cssRules].find((rule) => rule.media?.mediaText.includes("dark"));
+    addEventListener("message", ({ source, data }) => {
+      if (source !== parent || typeof data?.dark !== "boolean") return;
+      dark.media.mediaText = data.dark ? "all" : "not all";
+      document.documentElement.style.colorScheme = data.dark ? "dark" : "light";
+    });
+  }
 })();
