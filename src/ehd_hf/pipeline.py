@@ -860,35 +860,56 @@ def _in_the_order_of(before: EventSequences, after: EventSequences) -> EventSequ
 
 
 def _batches_of_like_length(windows: list[_Window]) -> Iterator[list[int]]:
+    lengths = [len(window.times) for window in windows]
+    return batches_of_like_length(lengths, [window.num_future for window in windows])
+
+
+def batches_of_like_length(lengths: Sequence[int], num_future: Sequence[int]) -> Iterator[list[int]]:
     """Indices of windows that fill a batch with little padding and bounded memory."""
-    order = sorted(range(len(windows)), key=lambda index: (windows[index].num_future, len(windows[index].times)))
+    order = sorted(range(len(lengths)), key=lambda index: (num_future[index], lengths[index]))
     batch: list[int] = []
     history = future = 0  # the longest of the batch: what it is padded to
     for index in order:
-        num_future = windows[index].num_future
-        num_history = len(windows[index].times) - num_future
-        padded = max(history, num_history) + max(future, num_future)
+        num_history = lengths[index] - num_future[index]
+        padded = max(history, num_history) + max(future, num_future[index])
         if batch and (len(batch) + 1) * padded > _EVENTS_PER_BATCH:
             yield batch
             batch, history, future = [], 0, 0
-        history, future = max(history, num_history), max(future, num_future)
+        history, future = max(history, num_history), max(future, num_future[index])
         batch.append(index)
     if batch:
         yield batch
 
 
 def _tensors(windows: list[_Window], device: torch.device) -> tuple[Tensor, Tensor, Tensor, int]:
-    """times, marks, mask (B, L + K), the split at the same place in every row: padding stands before and behind."""
-    num_history = max(len(window.times) - window.num_future for window in windows)
-    num_future = max(window.num_future for window in windows)
-    shape = (len(windows), num_history + num_future)
-    times, marks = np.zeros(shape), np.zeros(shape, np.int64)
-    mask = np.zeros(shape, bool)
-    for row, window in enumerate(windows):
-        first = num_history - (len(window.times) - window.num_future)
-        span = slice(first, first + len(window.times))
-        # In float64 up to here: float32 would lose small intervals far from zero.
-        times[row, span], marks[row, span] = window.times - window.origin, window.marks
-        mask[row, span] = True
-        times[row, span.stop :] = times[row, span.stop - 1]
-    return (*(torch.from_numpy(array).to(device) for array in (times, marks, mask)), num_future)  # type: ignore[return-value]
+    lengths = np.array([len(window.times) for window in windows])
+    return padded_windows(
+        np.concatenate([window.times for window in windows]),
+        np.concatenate([window.marks for window in windows]),
+        np.cumsum(lengths) - lengths,
+        lengths,
+        np.array([window.num_future for window in windows]),
+        np.array([window.origin for window in windows]),
+        device,
+    )
+
+
+def padded_windows(
+    times: np.ndarray,
+    marks: np.ndarray,
+    first: np.ndarray,
+    lengths: np.ndarray,
+    num_future: np.ndarray,
+    origins: np.ndarray,
+    device: torch.device,
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """times, marks, mask (B, L + K) of windows on flat events (N,): the split stands at the same place in every row,
+    padding before and behind. The other arrays are (B,): where a window begins, its length, its clock's origin."""
+    num_history = lengths - num_future
+    step = np.arange(num_history.max() + num_future.max()) - (num_history.max() - num_history)[:, None]  # (B, L + K)
+    mask = (step >= 0) & (step < lengths[:, None])
+    where = first[:, None] + step.clip(0, lengths[:, None] - 1)
+    # In float64 up to here: float32 would lose small intervals far from zero.
+    relative = np.where(step < 0, 0.0, times[where] - origins[:, None])
+    arrays = (relative, np.where(mask, marks[where], 0), mask)
+    return (*(torch.from_numpy(array).to(device) for array in arrays), int(num_future.max()))  # type: ignore[return-value]
