@@ -141,8 +141,8 @@ class Answer(NamedTuple):
 class Answers(NamedTuple):
     """What was found and measured in B windows, by columns: `history`, `distill_mask` and `scores` (B, L), the first
     of them True where there is an event; `curve` (B, L + 1) as in `Answer`; `values` (B,) each, in double precision,
-    named as in `Explanation`; and (B,) whether the target is `met`, the history explains `nothing`, the set is
-    `one_minimal`."""
+    named as in `Explanation`; and (B,) whether the target is `met`, and with a margin, the history explains `nothing`,
+    the set is `one_minimal`."""
 
     history: Tensor
     distill_mask: Tensor
@@ -150,6 +150,7 @@ class Answers(NamedTuple):
     curve: Tensor | None
     values: dict[str, Tensor]
     met: Tensor
+    met_with_margin: Tensor
     nothing: Tensor
     one_minimal: Tensor
 
@@ -657,13 +658,14 @@ class EHDDistiller:
                     old[doubtful] = new
             for name, value in self._measure(double, *part, again.distill_mask).items():
                 values[name][doubtful] = value
-        met = _within(values, question)
+        met, clearly = _within(values, question), _within(values, question, MARGIN)
         nothing = values["dppl_empty"] > -_NOTHING
         if question.share is None:
             nothing &= ~met
-        one_minimal = answer.reached & _within(values, question, MARGIN) & ~nothing & question.prunes
+        one_minimal = answer.reached & clearly & ~nothing & question.prunes
         history = mask[:, : times.shape[1] - num_future]
-        return Answers(history, answer.distill_mask, answer.scores, answer.curve, values, met, nothing, one_minimal)
+        shown = (answer.distill_mask, answer.scores, answer.curve)
+        return Answers(history, *shown, values, met, clearly, nothing, one_minimal)
 
     def _explain_batch(self, windows: list[_Window], question: Question, double: MTPPModel) -> list[Explanation]:
         found = self._answer(*_tensors(windows, self.mtpp.device), question, double)
