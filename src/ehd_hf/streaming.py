@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,7 @@ _EVENTS_PER_FILE = 2_000_000
 # What is read at once: rows that hold lists, rows that are events, bytes of text.
 _LISTS_AT_ONCE, _EVENTS_AT_ONCE, _BYTES_AT_ONCE = 1_000, 100_000, 2**23
 _REQUEST, _DONE = "_request.json", "_done.json"  # readers of Parquet folders pass over names that begin so
+Layout = Literal["sequences", "events", "windows"]
 _STATUSES: tuple[Status, ...] = ("explained", "explains_nothing", "infeasible")
 
 
@@ -129,16 +130,27 @@ def explain_to_parquet(
     tables = read_tables(source, [column for column in (sequence, mark) if read is not None and column is not None])
     if (head := next(tables, None)) is None:
         raise ValueError("the source holds no rows; expected at least one. Check that it is the right one.")
-    config: Any = explainer.model.config
+    layout = _layout(head.schema, time)
+    sequence = "seq_id" if sequence is None and "seq_id" in head.column_names else sequence
+    if sequence is not None and sequence not in head.column_names:
+        listed = ", ".join(head.column_names)
+        raise ValueError(f"no sequence column {sequence!r}; the columns are {listed}. Pass sequence=<one of them>.")
+    if start is None and layout == "sequences" and "start" in head.column_names:
+        start = "start"  # as `export_windows` writes it
     if windows and history is None:
-        history = getattr(config, "history", None)
-    cut = _Cut(explainer, head.schema, windows, future, history, read, (sequence, time, mark, start))
+        history = getattr(explainer.model.config, "history", None)
+    if layout != "windows" and future is None:
+        future = explainer.future
+    if layout == "windows" or read is None:
+        named = {} if layout == "windows" else {"sequence": sequence, "time": time, "mark": mark, "start": start}
+        read = _strict_reader(explainer, head.schema, **named)
+    cut = _Cut(layout, read, sequence, windows, future, history, explainer.max_length)
     asked: dict[str, Any] = {
         "question": question._asdict(),
         "solver": _name(explainer),
         "conditioning": explainer.conditioning,
     }
-    asked |= {"windows": windows, "future": cut.future, "history": history, "scores": scores}
+    asked |= {"windows": windows, "future": future, "history": history, "scores": scores}
     asked |= {"rows_per_file": rows_per_file, "columns": [sequence, time, mark, start]}
     asked |= {"model": _model_digest(explainer), "source": _identity(source, head), "version": __version__}
     out = Path(out)
@@ -164,8 +176,9 @@ def explain_to_parquet(
     known = [_read_summary(summary) if isinstance(summary, Path) else summary for summary in summaries]
     total = _sum([summary for summary in known if summary is not None], cut.too_short, None not in known)
     if not total.windows and total.finished:
+        needed = f"{history if windows else 'at least 1'} + {future}"
         raise ValueError(
-            f"none of {cut.too_short:,} sequences is long enough: {cut.needed}. Ask for a shorter future or history."
+            f"none of {cut.too_short:,} sequences is long enough: a window has {needed} events. Ask for fewer."
         )
     if total.finished:
         for left in out.glob(".part-*.partial"):
@@ -274,6 +287,38 @@ def _together(tables: Iterable[pa.Table], column: str) -> Iterator[pa.Table]:
 # --- windows on flat events
 
 
+def _layout(schema: pa.Schema, time: str | None) -> Layout:
+    if set(WINDOW_COLUMNS) <= set(schema.names):
+        return "windows"
+    found = [name for name in ((time,) if time else ("times", "time")) if name in schema.names]
+    return "events" if found and not pa.types.is_nested(schema.field(found[0]).type) else "sequences"
+
+
+def _strict_reader(
+    explainer: EHDDistiller, schema: pa.Schema, **columns: str | None
+) -> Callable[[pa.Table], EventSequences]:
+    """`load_events` in the model's marks and unit of time."""
+    config: Any = explainer.mtpp.config
+    stored = json.loads((schema.metadata or {}).get(b"ehd_hf", b"{}")).get("time_unit")
+    if b"huggingface" in (schema.metadata or {}):  # files may name their marks as datasets do
+        from datasets import Features
+
+        named = SimpleNamespace(features=Features.from_arrow_schema(schema))
+        for column in (columns.get("mark") or "marks", "mark", "history_marks", "future_marks"):
+            explainer._check_names(named, column)
+
+    def read(table: pa.Table) -> EventSequences:
+        cells, options = {name: table.column(name) for name in table.column_names}, dict[str, Any](columns)
+        events = load_events(cells, id2label=config.id2label, time_unit=stored or config.time_unit, **options)
+        if events.epochs is not None and config.time_unit is None:
+            raise ValueError(
+                "timestamps need a model that knows its unit of time. Pass numbers in the unit of its data."
+            )
+        return explainer.load(events)
+
+    return read
+
+
 class _Windows(NamedTuple):
     """W windows on flat `times` and `marks` (N,); the rest is (W,): where a window begins there, its length, how many
     of its last events are the future, its clock's origin, its sequence, where it begins in that."""
@@ -297,96 +342,74 @@ class _Windows(NamedTuple):
         return self._replace(times=self.times[where], marks=self.marks[where], first=first)
 
 
+@dataclass
 class _Cut:
-    """Tables to windows. `too_short` counts the sequences that have none."""
+    """Tables to windows.
 
-    def __init__(
-        self,
-        explainer: EHDDistiller,
-        schema: pa.Schema,
-        windows: bool,
-        future: int | None,
-        history: int | None,
-        read: Callable[[pa.Table], EventSequences] | None,
-        columns: tuple[str | None, ...],
-    ) -> None:
-        self.explainer, self.windows, self.history, self.too_short = explainer, windows, history, 0
-        self.id_type: pa.DataType | None = None
-        self.sequence, time, mark, start = columns
-        self.are_windows = set(WINDOW_COLUMNS) <= set(schema.names)
-        self.future = explainer.future if future is None else future
-        if self.are_windows:
-            if windows or future is not None:
-                raise ValueError(
-                    "The rows are windows and say which events are the future. Leave out windows and future."
-                )
-            self.future = None
-        elif self.future is None:
+    Args:
+        layout: of the tables' rows.
+        read: makes sequences of a table of complete ones.
+        sequence: column of sequence ids, if there is one.
+        slides: every window, not the end of each sequence.
+        future, history: number of events; all there are where `history` is None, or as rows that are windows say.
+        too_short: counts the sequences that have no window.
+    """
+
+    layout: Layout
+    read: Callable[[pa.Table], EventSequences]
+    sequence: str | None
+    slides: bool
+    future: int | None
+    history: int | None
+    max_length: int
+    too_short: int = 0
+    id_type: pa.DataType | None = None
+
+    def __post_init__(self) -> None:
+        if self.layout == "windows" and (self.slides or self.future is not None):
+            raise ValueError("The rows are windows and say which events are the future. Leave out windows and future.")
+        if self.layout != "windows" and self.future is None:
             raise ValueError("Say how many events to explain: an MTPP alone does not know. Pass future=5.")
-        elif windows and history is None:
+        if self.slides and self.history is None:
             raise ValueError("Say how long a window's history is: an MTPP alone does not know. Pass history=40.")
-        for name, count in (("future", self.future), ("history", history)):
+        for name, count in (("future", self.future), ("history", self.history)):
             if count is not None and count < 1:
                 raise ValueError(f"{name} must be a number of events of at least 1; got {count}.")
-        self.needed = f"a window has {history or 'at least 1'} + {self.future} events"
-        times = next((name for name in ((time,) if time else ("times", "time")) if name in schema.names), None)
-        self.per_event = times is not None and not pa.types.is_nested(schema.field(times).type)
-        if self.sequence is None and "seq_id" in schema.names:
-            self.sequence = "seq_id"
-        config: Any = explainer.mtpp.config
-        stored = json.loads((schema.metadata or {}).get(b"ehd_hf", b"{}")).get("time_unit")
-        if start is None and "start" in schema.names and not self.per_event:
-            start = "start"  # as `export_windows` writes it
-
-        def strictly(table: pa.Table) -> EventSequences:
-            unit = stored or config.time_unit
-            named: dict[str, Any] = {"sequence": self.sequence or "seq_id", "time": time, "mark": mark, "start": start}
-            given = {name: table.column(name) for name in table.column_names}
-            events = load_events(given, id2label=config.id2label, time_unit=unit, **named)
-            if events.epochs is not None and config.time_unit is None:
-                raise ValueError(
-                    "timestamps need a model that knows its unit of time. Pass numbers in the unit of its data."
-                )
-            return explainer._load(events, "source")  # in the model's unit
-
-        self.read = strictly if read is None or self.are_windows else read
-        if b"huggingface" in (schema.metadata or {}):  # files may name their marks as datasets do
-            from datasets import Features
-
-            known = SimpleNamespace(features=Features.from_arrow_schema(schema))
-            for column in (mark or "marks", "mark", "history_marks", "future_marks"):
-                explainer._check_names(known, column)
 
     def __call__(self, tables: Iterable[pa.Table]) -> Iterator[_Windows]:
-        if self.per_event and self.sequence is not None:
+        if self.layout == "events" and self.sequence is not None:
             tables = _together(tables, self.sequence)
-        elif self.per_event:  # all rows are one sequence
+        elif self.layout == "events":  # all rows are one sequence
             tables = [pa.concat_tables(list(tables), promote_options="permissive")]
         seen: set[int] = set()
         row = 0
         for table in tables:
             try:
-                if self.are_windows:
-                    cut: _Windows | None = self._given(table, row)
-                else:
-                    if not self.per_event and self.sequence is None:
-                        table = table.append_column("seq_id", pa.array(range(row, row + table.num_rows)))
-                    events = self.read(table)
-                    if self.per_event:
-                        _check_new(events.seq_ids, seen)
-                    cut = self._slide(events) if self.windows else self._ends(events)
+                found = self._windows(table, row, seen)
             except (ValueError, TypeError) as error:  # Arrow's are of both kinds
                 raise ValueError(f"rows {row:,} to {row + table.num_rows - 1:,}: {error}") from error
             row += table.num_rows
-            if cut is None:
-                continue
-            longest = int(cut.lengths.max())
-            if longest > self.explainer.max_length:
-                raise ValueError(
-                    f"A window may have at most max_length = {self.explainer.max_length} events; got {longest} in "
-                    f"sequence {cut.seq_id[int(cut.lengths.argmax())].as_py()!r}. Pass history=<number of events>."
-                )
-            yield cut
+            if found is not None:
+                yield found
+
+    def _windows(self, table: pa.Table, row: int, seen: set[int]) -> _Windows | None:
+        """Of a table that begins at a row of the source; `seen` are the sequences before."""
+        if self.layout == "windows":
+            found: _Windows | None = self._given(table, row)
+        else:
+            if self.layout == "sequences" and self.sequence is None:
+                table = table.append_column("seq_id", pa.array(range(row, row + table.num_rows)))
+            events = self.read(table)
+            if self.layout == "events":
+                _check_new(events.seq_ids, seen)
+            found = self._slide(events) if self.slides else self._ends(events)
+        if found is not None and (longest := int(found.lengths.max())) > self.max_length:
+            name = found.seq_id[int(found.lengths.argmax())].as_py()
+            raise ValueError(
+                f"A window may have at most max_length = {self.max_length} events; got {longest} in sequence {name!r}"
+                ". Pass history=<number of events> to look at the most recent ones only."
+            )
+        return found
 
     def _ends(self, events: EventSequences) -> _Windows | None:
         """The last events of each sequence."""
@@ -576,9 +599,9 @@ def _lists(values: np.ndarray, counts: np.ndarray) -> pa.ListArray:
 
 def _settle(out: Path, asked: dict[str, Any]) -> None:
     """Make the folder one of this request, or refuse it."""
-    asked = json.loads(json.dumps(asked))
-    if (out / _REQUEST).is_file():
-        before = json.loads((out / _REQUEST).read_text(encoding="utf-8"))
+    request = out / _REQUEST
+    if request.is_file() and any(out.glob("part-*.parquet")):
+        before, asked = json.loads(request.read_text(encoding="utf-8")), json.loads(json.dumps(asked))
         for name in sorted(before.keys() | asked.keys()):
             if before.get(name) != asked.get(name):
                 raise ValueError(
@@ -586,10 +609,10 @@ def _settle(out: Path, asked: dict[str, Any]) -> None:
                     f"{asked.get(name)!r}. Choose another folder, or remove this one to start anew."
                 )
         return
-    if out.exists() and (not out.is_dir() or any(file.name[0] != "." for file in out.iterdir())):
+    if out.exists() and not (out.is_dir() and all(file.name.startswith((".", "_")) for file in out.iterdir())):
         raise ValueError(f"{out} exists and holds something else; expected a new folder. Choose another.")
     out.mkdir(parents=True, exist_ok=True)
-    _write_whole(out / _REQUEST, asked)
+    _write_whole(request, asked)
 
 
 def _write_whole(path: Path, value: Any) -> None:
