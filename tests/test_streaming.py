@@ -290,7 +290,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(explainer, source, tmp
 # --- bad input
 
 
-def test_bad_rows_are_named(explainer, sequences, tmp_path, monkeypatch):
+def test_bad_rows_are_named_before_anything_is_explained(explainer, sequences, tmp_path, monkeypatch):
     monkeypatch.setattr(streaming, "_EVENTS_AT_ONCE", 40)
     rows = event_rows(sequences)
     for name, column, value, said in (
@@ -302,6 +302,7 @@ def test_bad_rows_are_named(explainer, sequences, tmp_path, monkeypatch):
         bad.to_parquet(tmp_path / f"{name}.parquet")
         with pytest.raises(ValueError, match=f"rows [0-9]+ to [0-9]+: .*{said}"):
             explain_to_parquet(explainer, tmp_path / f"{name}.parquet", tmp_path / name)
+        assert not list((tmp_path / name).glob("*.parquet"))  # found before anything was computed
 
 
 def test_a_sequence_that_comes_again_is_refused_with_a_way_out(explainer, sequences, tmp_path, monkeypatch):

@@ -13,8 +13,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import chain
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
@@ -127,8 +126,8 @@ def explain_to_parquet(
         raise ValueError(f"rank must lie in [0, world_size); got {rank} of {world_size}. Leave both to torchrun.")
     if rows_per_file < 1:
         raise ValueError(f"rows_per_file must be at least 1; got {rows_per_file}. The default is {ROWS_PER_FILE}.")
-    tables = read_tables(source, [column for column in (sequence, mark) if read is not None and column is not None])
-    if (head := next(tables, None)) is None:
+    text = [column for column in (sequence, mark) if read is not None and column is not None]
+    if (head := next(read_tables(source, text), None)) is None:
         raise ValueError("the source holds no rows; expected at least one. Check that it is the right one.")
     layout = _layout(head.schema, time)
     sequence = "seq_id" if sequence is None and "seq_id" in head.column_names else sequence
@@ -158,11 +157,16 @@ def explain_to_parquet(
     if (out / _DONE).is_file():
         return Explained(**json.loads((out / _DONE).read_text(encoding="utf-8")))
 
+    number_of_windows = None
+    if rank == 0 and not _is_streamed(source):
+        # Reading takes a small part of the time; better to find a bad row now than after hours.
+        number_of_windows = sum(len(piece.lengths) for piece in replace(cut)(read_tables(source, text)))
     double, summaries = copy.deepcopy(explainer.mtpp).double(), []
     show = rank == 0 if progress is None else progress
     # disable=None leaves the bar away where no one looks.
-    with tqdm(desc="explaining", unit=" windows", unit_scale=True, disable=None if show else True) as bar:
-        for number, parts in enumerate(_files(cut(chain([head], tables)), rows_per_file)):
+    look: dict[str, Any] = {"unit": " windows", "unit_scale": True, "disable": None if show else True}
+    with tqdm(desc="explaining", total=number_of_windows, **look) as bar:
+        for number, parts in enumerate(_files(cut(read_tables(source, text)), rows_per_file)):
             path = out / f"part-{number:06d}.parquet"
             summary = _read_summary(path)
             if summary is None and number % world_size == rank:
@@ -220,6 +224,11 @@ def read_tables(source: Any, text: Sequence[str] = ()) -> Iterator[pa.Table]:
             raise ValueError(
                 f"{path} cannot be read as columns: {reason}. Each column needs values of one type."
             ) from error
+
+
+def _is_streamed(source: Any) -> bool:
+    """Whether reading it twice may mean fetching it twice."""
+    return not isinstance(source, str | Path) and not hasattr(source, "__len__")
 
 
 def _data_files(path: Path) -> list[Path]:
@@ -660,7 +669,7 @@ def _identity(source: Any, head: pa.Table) -> Any:
     """What tells a source from others without reading all of it: sizes, beginnings and ends."""
     if isinstance(source, str | Path):
         return [[path.name, path.stat().st_size, _ends_digest(path)] for path in _data_files(Path(source))]
-    size = len(source) if hasattr(source, "__len__") else None
+    size = None if _is_streamed(source) else len(source)
     rows = hashlib.sha256(json.dumps(head.slice(0, 10).to_pylist(), default=str).encode()).hexdigest()[:12]
     return [source.info.dataset_name, source.info.config_name, str(source.split), size, rows]
 
