@@ -15,8 +15,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from ehd_hf import streaming
+from ehd_hf.cli import app
 from ehd_hf.events import EventSequences
 from ehd_hf.explanation import explanations_to_frame
 from ehd_hf.pipeline import EHDDistiller
@@ -360,6 +362,67 @@ def test_marks_of_another_vocabulary_are_refused(explainer, sequences, tmp_path)
     for folder in ("sequences", f"{FUTURE}-{HISTORY}"):
         with pytest.raises(ValueError, match="mark vocabulary is not the model's"):
             explain_to_parquet(explainer, tmp_path / "data" / folder / "test.parquet", tmp_path / "out")
+
+
+# --- at the command line
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """Tables as people have them: times as text, other names, rows of a user out of their order in time."""
+    generator = np.random.default_rng(7)
+    names, rows = list(pipeline_labels()), []
+    for user in ("007", "anna", "zoe"):
+        moments = pd.Timestamp("2026-03-01") + pd.to_timedelta(np.cumsum(generator.integers(1, 300, 36)), unit="min")
+        order = generator.permutation(len(moments))
+        rows += [(user, f"{moments[at]:%d.%m.%Y %H:%M}", names[generator.integers(len(names))]) for at in order]
+    path = tmp_path_factory.mktemp("log") / "log.csv"
+    pd.DataFrame([*rows, ("short", "01.03.2026 08:00", names[0])], columns=["who", "when", "what"]).to_csv(
+        path, index=False
+    )
+    return path
+
+
+def pipeline_labels():
+    return EHDDistiller.from_pretrained("incidents").mtpp.config.id2label.values()
+
+
+def ehd_hf(*arguments, code=0):
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["explain", "incidents", *map(str, arguments)])
+    assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
+    return result
+
+
+COLUMNS = ["--time", "when", "--mark", "what", "--sequence-column", "who", "--refine", "prefix", "--all"]
+
+
+def test_the_command_line_reads_piece_by_piece_what_it_reads_as_a_whole(log, tmp_path, monkeypatch):
+    monkeypatch.setattr(streaming, "_BYTES_AT_ONCE", 700)
+    said = json.loads(ehd_hf(log, *COLUMNS, "--out", tmp_path / "answers", "--scores", "--json").stdout)
+    assert said["finished"] and said["windows"] == 3 and said["too_short"] == 1
+    ehd_hf(log, *COLUMNS, "--out", tmp_path / "answers.parquet")
+    rows, expected = pd.read_parquet(tmp_path / "answers"), pd.read_parquet(tmp_path / "answers.parquet")
+    assert rows["seq_id"].tolist() == expected["seq_id"].tolist() == ["007", "anna", "zoe"]
+    assert [list(chosen) for chosen in rows["positions"]] == [list(chosen) for chosen in expected["positions"]]
+    np.testing.assert_allclose(rows[SHOWN], expected[SHOWN], rtol=1e-9, atol=1e-9)
+    again = ehd_hf(log, *COLUMNS, "--out", tmp_path / "answers", "--scores").stdout
+    assert "3 windows are explained" in again and "1 sequences are too short" in again
+
+
+def test_the_command_line_explains_every_window(log, tmp_path):
+    said = ehd_hf(log, *COLUMNS, "--windows", "--out", tmp_path / "answers").stdout
+    windows = 3 * (36 - 30)
+    assert f"of {windows} windows are explained" in said and str(tmp_path / "answers") in " ".join(said.split())
+
+
+def test_the_command_line_refuses_what_does_not_go_together(log, tmp_path):
+    for arguments, said in (
+        (["--windows"], "--windows and --scores are for --all with a folder"),
+        (["--scores", "--out", tmp_path / "a.csv"], "--windows and --scores are for --all with a folder"),
+        (["--out", tmp_path / "a.xlsx"], ".csv, or be a folder; got 'a.xlsx'"),
+        (["--out", log.parent], "holds something else"),
+    ):
+        assert said in " ".join(ehd_hf(log, *COLUMNS, *arguments, code=2).stderr.split())
 
 
 # --- several processes, kills
