@@ -31,7 +31,7 @@ from . import __version__
 from .events import EventSequences, load_events, read_table
 from .explanation import Status, replaced_when_done
 from .pipeline import Answers, EHDDistiller, Question, Refinement, batches_of_like_length, padded_windows
-from .windows import make_windows
+from .windows import _runs, make_windows
 
 FILE_TYPES = (".parquet", ".csv", ".tsv", ".jsonl", ".json")
 WINDOW_COLUMNS = ("history_times", "history_marks", "future_times", "future_marks")
@@ -54,6 +54,7 @@ class Explained:
         explained, explains_nothing, infeasible: how many have this status.
         mean_size: mean number of distilled events of those that are explained; None if there are none.
         too_short: sequences that have no window.
+        files: how many files they are in.
         finished: whether all windows are in the folder; if not, the other processes have not written theirs yet.
     """
 
@@ -63,6 +64,7 @@ class Explained:
     infeasible: int
     mean_size: float | None
     too_short: int
+    files: int
     finished: bool
 
 
@@ -144,18 +146,26 @@ def explain_to_parquet(
         named = {} if layout == "windows" else {"sequence": sequence, "time": time, "mark": mark, "start": start}
         read = _strict_reader(explainer, head.schema, **named)
     cut = _Cut(layout, read, sequence, windows, future, history, explainer.max_length)
-    asked: dict[str, Any] = {
+    asked = {
         "question": question._asdict(),
-        "solver": _name(explainer),
+        "windows": windows,
+        "future": future,
+        "history": history,
+        "scores": scores,
+        "rows_per_file": rows_per_file,
+        "columns": [sequence, time, mark, start],
         "conditioning": explainer.conditioning,
+        "solver": _solver(explainer),
+        "model": _model_digest(explainer),
+        "source": _identity(source, head),
+        "version": __version__,
     }
-    asked |= {"windows": windows, "future": future, "history": history, "scores": scores}
-    asked |= {"rows_per_file": rows_per_file, "columns": [sequence, time, mark, start]}
-    asked |= {"model": _model_digest(explainer), "source": _identity(source, head), "version": __version__}
     out = Path(out)
     _settle(out, asked)
     if (out / _DONE).is_file():
-        return Explained(**json.loads((out / _DONE).read_text(encoding="utf-8")))
+        done = Explained(**json.loads((out / _DONE).read_text(encoding="utf-8")))
+        if done.files == len(list(out.glob("part-*.parquet"))):
+            return done
 
     number_of_windows = None
     if rank == 0 and not _is_streamed(source):
@@ -170,7 +180,7 @@ def explain_to_parquet(
             path = out / f"part-{number:06d}.parquet"
             summary = _read_summary(path)
             if summary is None and number % world_size == rank:
-                table, summary = _explained(explainer, parts, question, double, scores)
+                table, summary = _answer_file(explainer, parts, question, double, scores)
                 kept = {b"ehd_hf": json.dumps({"counts": summary, "request": asked}).encode()}
                 with replaced_when_done(path) as partial:
                     pq.write_table(table.replace_schema_metadata(kept), partial, compression="zstd")
@@ -278,17 +288,20 @@ def _json_tables(path: Path) -> Iterator[pa.Table]:
 
 def _together(tables: Iterable[pa.Table], column: str) -> Iterator[pa.Table]:
     """The same rows, one per event, in tables that end where a sequence ends."""
-    begun: list[pa.Table] = []  # of the sequence that is not over yet
+    begun: list[pa.Table] = []  # of the sequence that is not over yet, whose id is `last`
+    last = None
     for table in tables:
         ids = table.column(column)
+        ids = ids.cast(ids.type.value_type) if pa.types.is_dictionary(ids.type) else ids
         is_last = pc.fill_null(pc.equal(ids, ids[-1]), False).to_numpy()
         cut = len(ids) - int(np.argmin(is_last[::-1])) if not is_last.all() else 0
-        if begun and (cut or begun[0].column(column)[0] != ids[0]):
+        if begun and (cut or last != ids[0]):
             yield pa.concat_tables([*begun, table.slice(0, cut)], promote_options="permissive")
             begun = []
         elif cut:
             yield table.slice(0, cut)
         begun.append(table.slice(cut))
+        last = ids[-1]
     if begun:
         yield pa.concat_tables(begun, promote_options="permissive")
 
@@ -347,7 +360,7 @@ class _Windows(NamedTuple):
     def compact(self) -> _Windows:
         """Without the events that no window has; for windows that do not overlap."""
         first = np.cumsum(self.lengths) - self.lengths
-        where = np.arange(self.lengths.sum()) + np.repeat(self.first - first, self.lengths)
+        where = _runs(self.first, self.lengths)
         return self._replace(times=self.times[where], marks=self.marks[where], first=first)
 
 
@@ -375,8 +388,10 @@ class _Cut:
     id_type: pa.DataType | None = None
 
     def __post_init__(self) -> None:
-        if self.layout == "windows" and (self.slides or self.future is not None):
-            raise ValueError("The rows are windows and say which events are the future. Leave out windows and future.")
+        if self.layout == "windows" and (self.slides or self.future is not None or self.history is not None):
+            raise ValueError(
+                "The rows are windows and say which events are the future. Leave out windows, future and history."
+            )
         if self.layout != "windows" and self.future is None:
             raise ValueError("Say how many events to explain: an MTPP alone does not know. Pass future=5.")
         if self.slides and self.history is None:
@@ -502,10 +517,6 @@ class _Cut:
         return _Windows(events.times, events.marks, first, lengths, later, origins, seq_id, window)
 
 
-def _runs(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
-    return np.arange(count.sum()) + np.repeat(begin - np.cumsum(count) + count, count)
-
-
 def _check_new(names: Sequence[Any], seen: set[int]) -> None:
     """Refuse a sequence that comes again: its events would be taken for two."""
     for name in names:
@@ -544,7 +555,7 @@ def _files(pieces: Iterable[_Windows], rows_per_file: int) -> Iterator[list[_Win
         yield parts
 
 
-def _explained(
+def _answer_file(
     explainer: EHDDistiller, parts: list[_Windows], question: Question, double: Any, scores: bool
 ) -> tuple[pa.Table, dict[str, int]]:
     """The rows of one file, and what they come to."""
@@ -576,7 +587,9 @@ def _explained(
 def _columns(found: Answers, question: Question, scores: bool) -> pa.Table:
     """The answers of a batch, a row for each window."""
     history, chosen = found.history.cpu().numpy(), found.distill_mask.cpu().numpy()
-    met, clearly, nothing, one_minimal = (column.cpu().numpy() for column in found[-4:])
+    met, clearly, nothing, one_minimal = (
+        judged.cpu().numpy() for judged in (found.met, found.met_with_margin, found.nothing, found.one_minimal)
+    )
     values = {name: value.cpu().numpy() for name, value in found.values.items()}
     num_history, sizes = history.sum(1), chosen.sum(1)
     rows, columns = chosen.nonzero()
@@ -608,20 +621,23 @@ def _lists(values: np.ndarray, counts: np.ndarray) -> pa.ListArray:
 
 def _settle(out: Path, asked: dict[str, Any]) -> None:
     """Make the folder one of this request, or refuse it."""
-    request = out / _REQUEST
-    if request.is_file() and any(out.glob("part-*.parquet")):
-        before, asked = json.loads(request.read_text(encoding="utf-8")), json.loads(json.dumps(asked))
-        for name in sorted(before.keys() | asked.keys()):
-            if before.get(name) != asked.get(name):
-                raise ValueError(
-                    f"{out} holds answers to another request: expected {name} {before.get(name)!r}, got "
-                    f"{asked.get(name)!r}. Choose another folder, or remove this one to start anew."
-                )
-        return
-    if out.exists() and not (out.is_dir() and all(file.name.startswith((".", "_")) for file in out.iterdir())):
-        raise ValueError(f"{out} exists and holds something else; expected a new folder. Choose another.")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} holds something else; expected a folder. Choose another.")
     out.mkdir(parents=True, exist_ok=True)
-    _write_whole(request, asked)
+    names = {file.name for file in out.iterdir() if not file.name.startswith(".")}
+    if _REQUEST not in names and names:
+        raise ValueError(f"{out} holds something else; expected a new folder. Choose another.")
+    if not names - {_REQUEST, _DONE}:  # no answers yet, to whatever was asked
+        (out / _DONE).unlink(missing_ok=True)
+        _write_whole(out / _REQUEST, asked)
+        return
+    before, asked = json.loads((out / _REQUEST).read_text(encoding="utf-8")), json.loads(json.dumps(asked))
+    for name in sorted(before.keys() | asked.keys()):
+        if before.get(name) != asked.get(name):
+            raise ValueError(
+                f"{out} holds answers to another request: expected {name} {before.get(name)!r}, got "
+                f"{asked.get(name)!r}. Choose another folder, or remove this one to start anew."
+            )
 
 
 def _write_whole(path: Path, value: Any) -> None:
@@ -646,11 +662,13 @@ def _sum(summaries: list[dict[str, int]], too_short: int, finished: bool) -> Exp
     total = {name: sum(summary[name] for summary in summaries) for name in ("windows", "sizes", *_STATUSES)}
     sizes = total.pop("sizes")
     mean_size = sizes / total["explained"] if total["explained"] else None
-    return Explained(**total, mean_size=mean_size, too_short=too_short, finished=finished)
+    return Explained(**total, mean_size=mean_size, too_short=too_short, files=len(summaries), finished=finished)
 
 
-def _name(explainer: EHDDistiller) -> str:
-    return getattr(type(explainer.solver), "name", type(explainer.solver).__name__)
+def _solver(explainer: EHDDistiller) -> Any:
+    """Its name and its settings, as far as they can be written down."""
+    plain = {name: value for name, value in vars(explainer.solver).items() if isinstance(value, int | float | str)}
+    return [type(explainer.solver).__name__, plain]
 
 
 def _model_digest(explainer: EHDDistiller) -> str:
