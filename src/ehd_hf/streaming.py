@@ -254,7 +254,8 @@ def _data_files(path: Path) -> list[Path]:
 
 
 def _parquet_tables(path: Path) -> Iterator[pa.Table]:
-    with pq.ParquetFile(path, memory_map=True) as file:
+    # Not memory-mapped: the pages read so far would count as this process's memory.
+    with pq.ParquetFile(path, buffer_size=2**20) as file:
         for group in range(file.metadata.num_row_groups):
             rows = file.metadata.row_group(group)
             values = max((rows.column(index).num_values for index in range(rows.num_columns)), default=0)
