@@ -5,13 +5,22 @@ python scripts/explain.py --share 0.7 --curve                        # certified
 python scripts/explain.py --figure docs/figures/explanation.png      # the README's picture
 python scripts/explain.py --model stackoverflow-15-40 --events events.csv --future 15
 python scripts/explain.py --model runs/my_distiller --events events.parquet --sequence-column user --json
+
+Every sequence or every window of data of any size, to a folder of Parquet files; repeat the command to go on:
+
+python scripts/explain.py --model stackoverflow-15-40 --events data/stackoverflow/test.parquet --out answers --windows
+python scripts/explain.py --model stackoverflow-15-40 --events runs/windows --config 15-40 --split test --out answers
+torchrun --nproc_per_node 2 scripts/explain.py --model stackoverflow-15-40 --events events.parquet --out answers
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from pathlib import Path
+from typing import Any
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -38,7 +47,38 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--curve", action="store_true", help="also print how much is explained by how few events")
     parser.add_argument("--json", action="store_true", help="print JSON Lines instead of text")
     parser.add_argument("--figure", help="also draw it, to this PNG, SVG or PDF file; for one sequence")
-    return parser.parse_args(argv)
+    many = parser.add_argument_group("every sequence, to a folder")
+    many.add_argument("--out", type=Path, help="folder for Parquet files; that of the same command is completed")
+    many.add_argument("--windows", action="store_true", help="every window, not the end of each sequence alone")
+    many.add_argument("--scores", action="store_true", help="also write the score of every event of a history")
+    many.add_argument("--rows-per-file", type=int, default=10_000, help="(default 10000)")
+    many.add_argument("--split", help="read a dataset by its name on the Hub, or its folder: this split of it")
+    many.add_argument("--config", help="and this configuration, such as 15-40")
+    many.add_argument("--device", help="such as cuda: each process takes the GPU of its number (default: CPU)")
+    arguments = parser.parse_args(argv)
+    if arguments.out is None and (arguments.windows or arguments.scores or arguments.split):
+        parser.error("--windows, --scores and --split need --out, a folder to write to")
+    if arguments.out is not None and arguments.events is None:
+        parser.error("--out needs --events, a file, a folder or a dataset")
+    return arguments
+
+
+def explain_all(arguments: argparse.Namespace, explainer: Any, question: dict[str, Any]) -> None:
+    from ehd_hf.streaming import explain_to_parquet
+
+    source = arguments.events
+    if arguments.split is not None:
+        import datasets
+
+        source = datasets.load_dataset(source, arguments.config, split=arguments.split, streaming=True)
+    if arguments.device is not None:
+        local = f":{os.environ.get('LOCAL_RANK', 0)}" if arguments.device == "cuda" else ""
+        explainer.model.to(arguments.device + local)
+    columns = {name: getattr(arguments, f"{name}_column") for name in ("sequence", "time", "mark")}
+    options = {name: getattr(arguments, name) for name in ("windows", "scores", "rows_per_file")}
+    done = explain_to_parquet(explainer, source, arguments.out, **question, **columns, **options)
+    said = ", ".join(f"{name} {value}" for name, value in vars(done).items())
+    print(f"{arguments.out}: {said}")
 
 
 def explain(arguments: argparse.Namespace) -> None:
@@ -48,6 +88,10 @@ def explain(arguments: argparse.Namespace) -> None:
 
     logging.disable_progress_bar()  # loading takes a blink
     explainer = ehd_hf.EHDDistiller.from_pretrained(arguments.model)
+    names = ("future", "history", "epsilon", "share", "size", "delta", "refine")
+    question = {name: getattr(arguments, name) for name in names}
+    if arguments.out is not None:
+        return explain_all(arguments, explainer, question)
     if arguments.events is None:
         events = ehd_hf.load_example("incidents")
     else:
@@ -60,8 +104,6 @@ def explain(arguments: argparse.Namespace) -> None:
             id2label=config.id2label,
             time_unit=config.time_unit,
         )
-    names = ("future", "history", "epsilon", "share", "size", "delta", "refine")
-    question = {name: getattr(arguments, name) for name in names}
     answers = explainer.explain(events, **question, intensities=arguments.figure is not None)
     if arguments.figure is not None:
         if isinstance(answers, list):

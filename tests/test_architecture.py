@@ -56,6 +56,7 @@ ADDED = {
     "pages": set(),  # like `report` and `plotting`: rows and explanations in, text out
     "intensities": {"events", "explanation", "mtpp.base"},  # the curves of an explanation, from its point process
     "pipeline": {"intensities", "mtpp"},  # computed on request; `from_mtpp` opens any backbone
+    "streaming": {"events", "windows", "explanation", "pipeline"},  # the pipeline's answers without its objects
     "reading": EVENTS_ONLY,  # tables as people have them, before the strict door of `events`
     "planning": {"events", "reading"},  # decides from counts and intervals, says it in words; no torch
     # A plan carried out: both training stages, the judgement at the end. Only `cli` stands behind it.

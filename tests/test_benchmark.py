@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))  # a
 
 import benchmark  # noqa: E402
 import benchmarks  # noqa: E402
-from benchmarks import distiller, mtpp  # noqa: E402
+import paper_plan  # noqa: E402
+from benchmarks import distiller, memory, mtpp, processes  # noqa: E402
 
 
 @pytest.mark.parametrize("num_layers", [1, 3])
@@ -92,6 +93,32 @@ def test_the_plain_training_step_of_the_benchmark_computes_our_loss():
 def test_all_figures_of_the_distiller_run(monkeypatch):
     monkeypatch.setattr(benchmarks.time_interleaved, "__defaults__", (0.0,))
     assert len(list(distiller.measure(1, size=8))) == 8
+
+
+def test_the_plan_is_computed_from_what_was_measured(tmp_path, capsys):
+    figures = {paper_plan.RATE: 1000.0, paper_plan.READING: 50_000.0, paper_plan.READ: 500.0, paper_plan.WRITTEN: 60.0}
+    figures["peak memory of explaining 9 windows from Parquet, GB"] = 1.25
+    rows = [{"group": "memory", "figure": name, "median": value, "threads": 2} for name, value in figures.items()]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    said = ["--benchmarks", str(tmp_path / "rows.json"), "--windows", "3.6e9", "--processes", "8"]
+    assert paper_plan.main(said) == 0
+    shown = capsys.readouterr().out
+    assert "| core-hours | 2,000 |" in shown and "| hours with 8 processes | 145.0 |" in shown  # 125 and 20 of reading
+    assert "| bytes read | 1,800 GB" in shown and "| bytes written | 216 GB |" in shown and "10.0 GB (1.25" in shown
+    assert "explaining: beyond 50 processes" in shown
+    assert paper_plan.main([*said[:-1], "51"]) == 0 and "| reading: beyond 50" in capsys.readouterr().out
+    (tmp_path / "rows.json").write_text(json.dumps(rows[1:]))
+    assert paper_plan.main(said) == 2 and "Run scripts/benchmark.py memory" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_all_figures_of_memory_and_processes_run(monkeypatch):
+    monkeypatch.setenv("EHD_HF_MEMORY_WINDOWS", "40")
+    monkeypatch.setenv("EHD_HF_STORE_WINDOWS", "5000")
+    rows = {row["figure"]: row["median"] for row in memory.measure(1)}
+    assert len(rows) == 10 and 0.1 < rows["peak memory of explaining 40 windows from Parquet, GB"] < 1.5
+    assert all(value > 0 for name, value in rows.items() if "added" not in name)
+    assert len(list(processes.measure(1))) == 2
 
 
 def test_bad_arguments_end_with_code_2(capsys):

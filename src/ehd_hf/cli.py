@@ -428,7 +428,13 @@ def explain(
     events: EventsFile,
     sequence: Annotated[str | None, _option("Which sequence to explain.", metavar="ID")] = None,
     all_sequences: Annotated[bool, typer.Option("--all", help="Explain the end of every sequence.")] = False,
-    out: Annotated[Path | None, _option("File for --all: .parquet, .jsonl or .csv.")] = None,
+    out: Annotated[
+        Path | None, _option("For --all: a file (.parquet, .jsonl, .csv); or a folder, for data larger than memory.")
+    ] = None,
+    windows: Annotated[
+        bool, typer.Option("--windows", help="With a folder: every window, not each end alone.")
+    ] = False,
+    scores: Annotated[bool, typer.Option("--scores", help="With a folder: also the score of every event.")] = False,
     future: Future = None,
     history: History = None,
     share: Annotated[
@@ -459,6 +465,7 @@ def explain(
         ehd-hf explain model/ events.csv --sequence 42 --future 10
         ehd-hf explain model/ events.csv --sequence 42 --size 3 --json
         ehd-hf explain model/ events.csv --all --out explanations.parquet
+        ehd-hf explain model/ events.parquet --all --windows --out answers/
     """
     from .explanation import EXPLANATION_FILES
 
@@ -466,17 +473,24 @@ def explain(
         raise ValueError("--sequence asks about one sequence, --all about every one; got both. Leave one out.")
     if out is not None and not all_sequences:
         raise ValueError("--out is for --all. To keep one explanation, write what --json prints to a file.")
-    if out is not None and out.suffix not in EXPLANATION_FILES:
-        raise ValueError(f"--out must end in {', '.join(EXPLANATION_FILES)}; got {out.name!r}.")
+    if out is not None and out.suffix and out.suffix not in EXPLANATION_FILES:
+        raise ValueError(f"--out must end in {', '.join(EXPLANATION_FILES)}, or be a folder; got {out.name!r}.")
+    if (windows or scores) and (out is None or out.suffix):
+        raise ValueError(
+            "--windows and --scores are for --all with a folder to write to. Name one, such as --out answers."
+        )
     for name, value in (("share", share), ("epsilon", epsilon)):
         if value is not None and not 0 < value <= 1:
             raise ValueError(f"--{name} must be above 0 and at most 1; got {value:g}.")
+    question: dict[str, Any] = {"epsilon": epsilon, "share": share, "size": size, "delta": delta, "refine": refine}
+    if out is not None and not out.suffix:
+        question |= {"future": future, "history": history, "windows": windows, "scores": scores}
+        columns = {"time": time, "mark": mark, "sequence": sequence_column}
+        return _explain_to_folder(model, events, out, threads, columns, time_format, question, json)
     if out is not None:
         _check_place(out)
     explainer, sequences = _open_both(model, events, threads, time, mark, sequence_column, time_format)
-    own = getattr(explainer.model.config, "history", None)
-    question: dict[str, Any] = {"future": future, "history": own if history is None else history or None}
-    question |= {"epsilon": epsilon, "share": share, "size": size, "delta": delta, "refine": refine}
+    question |= {"future": future, "history": _history(explainer, history)}
     if all_sequences:
         return _explain_all(explainer, sequences, question, out, json)
     answer: Any = explainer.explain(sequences.select([_position(sequences, sequence)]), **question)
@@ -485,6 +499,11 @@ def explain(
     else:
         _show_explanation(answer)
     return DONE if answer.status == "explained" else ANSWER_IS_NO
+
+
+def _history(explainer: EHDDistiller, asked: int | None) -> int | None:
+    """How many events to look at: as trained, unless something is asked; 0 is all."""
+    return getattr(explainer.model.config, "history", None) if asked is None else asked or None
 
 
 def _position(events: EventSequences, name: str | None) -> int:
@@ -573,6 +592,59 @@ def _explain_all(
             f"target, {summary['too_short']:,} are too short.{f' All answers: {out}' if out else ''}"
         )
     return DONE if counts["explained"] else ANSWER_IS_NO
+
+
+def _explain_to_folder(
+    model: str,
+    events: Path,
+    out: Path,
+    threads: int,
+    columns: dict[str, str | None],
+    time_format: str | None,
+    question: dict[str, Any],
+    json: bool,
+) -> int:
+    """The events are read and answered piece by piece, all in the way the first piece was understood."""
+    from .reading import read_events
+    from .streaming import WINDOW_COLUMNS, explain_to_parquet, read_tables
+
+    head: Any = next(read_tables(events), None)
+    if head is None:
+        raise ValueError(f"{events} holds no events. Check how it was written.")
+    explainer = _open_model(model)
+    _set_threads(threads)
+    if set(WINDOW_COLUMNS) <= set(head.column_names):
+        options = question
+    else:
+        kept = _reading_of(model, explainer)
+
+        def understood(table: Any, names: dict[str, Any], written: str | None) -> Any:
+            cells = {name: table.column(name) for name in table.column_names}
+            return read_events(cells, **names, time_format=written, reading=kept)
+
+        first = understood(head, columns, time_format)
+        _show_notes(first.notes, stderr=True)
+        found = {role: getattr(first.reading, role) for role in columns}
+
+        def read(table: Any) -> EventSequences:
+            return explainer.load(understood(table, found, first.reading.time_format).events)
+
+        options = question | found | {"read": read, "history": _history(explainer, question["history"])}
+    try:
+        done = explain_to_parquet(explainer, events, out, **options)
+    except KeyboardInterrupt:
+        _say("interrupted; what was finished is kept. Repeat the command to go on.", stderr=True)
+        return INTERRUPTED
+    if json:
+        _print_json({**vars(done), "out": str(out)})
+    else:
+        by = "" if done.mean_size is None else f", by {done.mean_size:.1f} events on average"
+        _say(
+            f"{done.explained:,} of {done.windows:,} windows are explained{by}. In {done.explains_nothing:,} the past "
+            f"explains nothing, in {done.infeasible:,} no set meets the target; {done.too_short:,} sequences are too "
+            f"short. {'All' if done.finished else 'So far, all'} answers: {out}"
+        )
+    return DONE if done.explained else ANSWER_IS_NO
 
 
 @app.command()

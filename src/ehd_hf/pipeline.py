@@ -138,6 +138,23 @@ class Answer(NamedTuple):
     curve: Tensor | None
 
 
+class Answers(NamedTuple):
+    """What was found and measured in B windows, by columns: `history`, `distill_mask` and `scores` (B, L), the first
+    of them True where there is an event; `curve` (B, L + 1) as in `Answer`; `values` (B,) each, in double precision,
+    named as in `Explanation`; and (B,) whether the target is `met`, and with a margin, the history explains `nothing`,
+    the set is `one_minimal`."""
+
+    history: Tensor
+    distill_mask: Tensor
+    scores: Tensor
+    curve: Tensor | None
+    values: dict[str, Tensor]
+    met: Tensor
+    met_with_margin: Tensor
+    nothing: Tensor
+    one_minimal: Tensor
+
+
 class EHDDistiller:
     """Explains which past events are responsible for what just happened.
 
@@ -625,9 +642,11 @@ class EHDDistiller:
         return [replace(answer, intensity=curve) for answer, curve in zip(answers, curves, strict=True)]
 
     @torch.no_grad()
-    def _explain_batch(self, windows: list[_Window], question: Question, double: MTPPModel) -> list[Explanation]:
-        times, marks, mask, num_future = _tensors(windows, self.mtpp.device)
-        history = mask[:, : times.shape[1] - num_future]
+    def _answer(
+        self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int, question: Question, double: MTPPModel
+    ) -> Answers:
+        """Search in the model's precision, measure in double, and search again in double where rounding may decide;
+        times (B, T) float64 from each window's origin, the last `num_future` columns the future's."""
         answer = self._search(self.mtpp, times.to(self.mtpp.dtype), marks, mask, num_future, question)
         values = self._measure(double, times, marks, mask, num_future, answer.distill_mask)
         doubtful = self._doubtful(double, times, marks, mask, num_future, question, answer, values)
@@ -639,34 +658,42 @@ class EHDDistiller:
                     old[doubtful] = new
             for name, value in self._measure(double, *part, again.distill_mask).items():
                 values[name][doubtful] = value
-        met = _within(values, question).tolist()
-        pruned = (answer.reached & _within(values, question, MARGIN) & question.prunes).tolist()
+        met, clearly = _within(values, question), _within(values, question, MARGIN)
+        nothing = values["dppl_empty"] > -_NOTHING
+        if question.share is None:
+            nothing &= ~met
+        one_minimal = answer.reached & clearly & ~nothing & question.prunes
+        history = mask[:, : times.shape[1] - num_future]
+        shown = (answer.distill_mask, answer.scores, answer.curve)
+        return Answers(history, *shown, values, met, clearly, nothing, one_minimal)
+
+    def _explain_batch(self, windows: list[_Window], question: Question, double: MTPPModel) -> list[Explanation]:
+        found = self._answer(*_tensors(windows, self.mtpp.device), question, double)
+        rows = {name: value.tolist() for name, value in found.values.items()}
+        met, nothing, one_minimal = found.met.tolist(), found.nothing.tolist(), found.one_minimal.tolist()
         config: Any = self.mtpp.config
-        rows = {name: value.tolist() for name, value in values.items()}
         answers = []
         for row, window in enumerate(windows):
-            where = history[row]
+            where = found.history[row]
             labels = [config.id2label[mark] for mark in window.marks.tolist()]
-            scores = answer.scores[row, where].tolist()
+            scores = found.scores[row, where].tolist()
             events = [Event(*known) for known in zip(range(len(labels)), window.shown_times, labels, strict=True)]
             split = len(events) - window.num_future
             past = tuple(event._replace(score=score) for event, score in zip(events[:split], scores, strict=True))
-            curve = None if answer.curve is None else tuple(answer.curve[row, : split + 1].tolist())
-            nothing = rows["dppl_empty"][row] > -_NOTHING and (question.share is not None or not met[row])
-            failed: Status = "explains_nothing" if nothing else "infeasible"
+            failed: Status = "explains_nothing" if nothing[row] else "infeasible"
             answers.append(
                 Explanation(
                     history=past,
                     future=tuple(events[split:]),
-                    distill_mask=tuple(answer.distill_mask[row, where].tolist()),
+                    distill_mask=tuple(found.distill_mask[row, where].tolist()),
                     **{name: value[row] for name, value in rows.items()},
                     epsilon=question.epsilon,
                     share=question.share,
                     size=None if question.size is None else min(question.size, split),
                     delta=question.delta,
-                    status="explained" if met[row] and not nothing else failed,
-                    one_minimal=True if pruned[row] and not nothing else None,
-                    curve=curve,
+                    status="explained" if met[row] and not nothing[row] else failed,
+                    one_minimal=one_minimal[row] or None,
+                    curve=None if found.curve is None else tuple(found.curve[row, : split + 1].tolist()),
                     conditioning=self.conditioning,
                     seq_id=window.seq_id,
                     time_unit=config.time_unit,
@@ -835,35 +862,56 @@ def _in_the_order_of(before: EventSequences, after: EventSequences) -> EventSequ
 
 
 def _batches_of_like_length(windows: list[_Window]) -> Iterator[list[int]]:
+    lengths = [len(window.times) for window in windows]
+    return batches_of_like_length(lengths, [window.num_future for window in windows])
+
+
+def batches_of_like_length(lengths: Sequence[int], num_future: Sequence[int]) -> Iterator[list[int]]:
     """Indices of windows that fill a batch with little padding and bounded memory."""
-    order = sorted(range(len(windows)), key=lambda index: (windows[index].num_future, len(windows[index].times)))
+    order = sorted(range(len(lengths)), key=lambda index: (num_future[index], lengths[index]))
     batch: list[int] = []
     history = future = 0  # the longest of the batch: what it is padded to
     for index in order:
-        num_future = windows[index].num_future
-        num_history = len(windows[index].times) - num_future
-        padded = max(history, num_history) + max(future, num_future)
+        num_history = lengths[index] - num_future[index]
+        padded = max(history, num_history) + max(future, num_future[index])
         if batch and (len(batch) + 1) * padded > _EVENTS_PER_BATCH:
             yield batch
             batch, history, future = [], 0, 0
-        history, future = max(history, num_history), max(future, num_future)
+        history, future = max(history, num_history), max(future, num_future[index])
         batch.append(index)
     if batch:
         yield batch
 
 
 def _tensors(windows: list[_Window], device: torch.device) -> tuple[Tensor, Tensor, Tensor, int]:
-    """times, marks, mask (B, L + K), the split at the same place in every row: padding stands before and behind."""
-    num_history = max(len(window.times) - window.num_future for window in windows)
-    num_future = max(window.num_future for window in windows)
-    shape = (len(windows), num_history + num_future)
-    times, marks = np.zeros(shape), np.zeros(shape, np.int64)
-    mask = np.zeros(shape, bool)
-    for row, window in enumerate(windows):
-        first = num_history - (len(window.times) - window.num_future)
-        span = slice(first, first + len(window.times))
-        # In float64 up to here: float32 would lose small intervals far from zero.
-        times[row, span], marks[row, span] = window.times - window.origin, window.marks
-        mask[row, span] = True
-        times[row, span.stop :] = times[row, span.stop - 1]
-    return (*(torch.from_numpy(array).to(device) for array in (times, marks, mask)), num_future)  # type: ignore[return-value]
+    lengths = np.array([len(window.times) for window in windows])
+    return padded_windows(
+        np.concatenate([window.times for window in windows]),
+        np.concatenate([window.marks for window in windows]),
+        np.cumsum(lengths) - lengths,
+        lengths,
+        np.array([window.num_future for window in windows]),
+        np.array([window.origin for window in windows]),
+        device,
+    )
+
+
+def padded_windows(
+    times: np.ndarray,
+    marks: np.ndarray,
+    first: np.ndarray,
+    lengths: np.ndarray,
+    num_future: np.ndarray,
+    origins: np.ndarray,
+    device: torch.device,
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """times, marks, mask (B, L + K) of windows on flat events (N,): the split stands at the same place in every row,
+    padding before and behind. The other arrays are (B,): where a window begins, its length, its clock's origin."""
+    num_history = lengths - num_future
+    step = np.arange(num_history.max() + num_future.max()) - (num_history.max() - num_history)[:, None]  # (B, L + K)
+    mask = (step >= 0) & (step < lengths[:, None])
+    where = first[:, None] + step.clip(0, lengths[:, None] - 1)
+    # In float64 up to here: float32 would lose small intervals far from zero.
+    relative = np.where(step < 0, 0.0, times[where] - origins[:, None])
+    arrays = (relative, np.where(mask, marks[where], 0), mask)
+    return (*(torch.from_numpy(array).to(device) for array in arrays), int(num_future.max()))  # type: ignore[return-value]
