@@ -138,6 +138,22 @@ class Answer(NamedTuple):
     curve: Tensor | None
 
 
+class Answers(NamedTuple):
+    """What was found and measured in B windows, by columns: `history`, `distill_mask` and `scores` (B, L), the first
+    of them True where there is an event; `curve` (B, L + 1) as in `Answer`; `values` (B,) each, in double precision,
+    named as in `Explanation`; and (B,) whether the target is `met`, the history explains `nothing`, the set is
+    `one_minimal`."""
+
+    history: Tensor
+    distill_mask: Tensor
+    scores: Tensor
+    curve: Tensor | None
+    values: dict[str, Tensor]
+    met: Tensor
+    nothing: Tensor
+    one_minimal: Tensor
+
+
 class EHDDistiller:
     """Explains which past events are responsible for what just happened.
 
@@ -625,9 +641,11 @@ class EHDDistiller:
         return [replace(answer, intensity=curve) for answer, curve in zip(answers, curves, strict=True)]
 
     @torch.no_grad()
-    def _explain_batch(self, windows: list[_Window], question: Question, double: MTPPModel) -> list[Explanation]:
-        times, marks, mask, num_future = _tensors(windows, self.mtpp.device)
-        history = mask[:, : times.shape[1] - num_future]
+    def _answer(
+        self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int, question: Question, double: MTPPModel
+    ) -> Answers:
+        """Search in the model's precision, measure in double, and search again in double where rounding may decide;
+        times (B, T) float64 from each window's origin, the last `num_future` columns the future's."""
         answer = self._search(self.mtpp, times.to(self.mtpp.dtype), marks, mask, num_future, question)
         values = self._measure(double, times, marks, mask, num_future, answer.distill_mask)
         doubtful = self._doubtful(double, times, marks, mask, num_future, question, answer, values)
@@ -639,34 +657,41 @@ class EHDDistiller:
                     old[doubtful] = new
             for name, value in self._measure(double, *part, again.distill_mask).items():
                 values[name][doubtful] = value
-        met = _within(values, question).tolist()
-        pruned = (answer.reached & _within(values, question, MARGIN) & question.prunes).tolist()
+        met = _within(values, question)
+        nothing = values["dppl_empty"] > -_NOTHING
+        if question.share is None:
+            nothing &= ~met
+        one_minimal = answer.reached & _within(values, question, MARGIN) & ~nothing & question.prunes
+        history = mask[:, : times.shape[1] - num_future]
+        return Answers(history, answer.distill_mask, answer.scores, answer.curve, values, met, nothing, one_minimal)
+
+    def _explain_batch(self, windows: list[_Window], question: Question, double: MTPPModel) -> list[Explanation]:
+        found = self._answer(*_tensors(windows, self.mtpp.device), question, double)
+        rows = {name: value.tolist() for name, value in found.values.items()}
+        met, nothing, one_minimal = found.met.tolist(), found.nothing.tolist(), found.one_minimal.tolist()
         config: Any = self.mtpp.config
-        rows = {name: value.tolist() for name, value in values.items()}
         answers = []
         for row, window in enumerate(windows):
-            where = history[row]
+            where = found.history[row]
             labels = [config.id2label[mark] for mark in window.marks.tolist()]
-            scores = answer.scores[row, where].tolist()
+            scores = found.scores[row, where].tolist()
             events = [Event(*known) for known in zip(range(len(labels)), window.shown_times, labels, strict=True)]
             split = len(events) - window.num_future
             past = tuple(event._replace(score=score) for event, score in zip(events[:split], scores, strict=True))
-            curve = None if answer.curve is None else tuple(answer.curve[row, : split + 1].tolist())
-            nothing = rows["dppl_empty"][row] > -_NOTHING and (question.share is not None or not met[row])
-            failed: Status = "explains_nothing" if nothing else "infeasible"
+            failed: Status = "explains_nothing" if nothing[row] else "infeasible"
             answers.append(
                 Explanation(
                     history=past,
                     future=tuple(events[split:]),
-                    distill_mask=tuple(answer.distill_mask[row, where].tolist()),
+                    distill_mask=tuple(found.distill_mask[row, where].tolist()),
                     **{name: value[row] for name, value in rows.items()},
                     epsilon=question.epsilon,
                     share=question.share,
                     size=None if question.size is None else min(question.size, split),
                     delta=question.delta,
-                    status="explained" if met[row] and not nothing else failed,
-                    one_minimal=True if pruned[row] and not nothing else None,
-                    curve=curve,
+                    status="explained" if met[row] and not nothing[row] else failed,
+                    one_minimal=one_minimal[row] or None,
+                    curve=None if found.curve is None else tuple(found.curve[row, : split + 1].tolist()),
                     conditioning=self.conditioning,
                     seq_id=window.seq_id,
                     time_unit=config.time_unit,
