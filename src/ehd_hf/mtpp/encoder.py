@@ -180,11 +180,10 @@ class _GatedLSTM(torch.autograd.Function):
     def backward(ctx: Any, grad_states: Tensor) -> Any:
         marks, features, keep, states, cells, gates, squashed, moves, *weights = ctx.saved_tensors
         by_mark, mark_weights, by_feature, by_state = weights
+        inputs = (by_mark, None, mark_weights, features, by_feature, by_state, keep)
         of_mark, _, of_weights, of_features, of_feature, of_state, of_keep = (
-            torch.zeros_like(value) if wanted else None
-            for value, wanted in zip(
-                (by_mark, marks, mark_weights, features, by_feature, by_state, keep), ctx.needs_input_grad, strict=False
-            )
+            torch.zeros_like(value) if wanted and value is not None else None
+            for value, wanted in zip(inputs, ctx.needs_input_grad, strict=False)
         )
         num_gated, width = moves.shape[1], states.shape[2]
         # One product for state and features: a narrow one of its own would cost as much again.
@@ -216,7 +215,7 @@ class _GatedLSTM(torch.autograd.Function):
             of_cell.mul_(forget)
             torch.mm(of_gates, back, out=of_inputs)
             torch.add(of_inputs[:, :width], grad_states[step], out=of_hidden)
-            if passed_hidden is not None:
+            if passed_hidden is not None and passed_cell is not None:
                 of_hidden.add_(passed_hidden)
                 of_cell.add_(passed_cell)
             if of_features is not None:
