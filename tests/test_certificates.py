@@ -739,8 +739,8 @@ def test_a_dataset_of_the_distiller_s_own_answers_has_the_same_columns():
 BAD_QUESTIONS = {
     "two targets": ({"epsilon": 0.5, "share": 0.7}, "one of epsilon, share and size; got 0.5, 0.7 and None"),
     "three targets": ({"epsilon": 0.5, "share": 0.7, "size": 2}, "got 0.5, 0.7 and 2"),
-    "an unknown refinement": ({"refine": "swap"}, "refine must be one of none, prefix, prune; got 'swap'"),
-    "no refinement but True": ({"refine": True}, "refine must be one of none, prefix, prune; got True"),
+    "an unknown refinement": ({"refine": "swap"}, "refine must be one of none, bisect, prefix, prune; got 'swap'"),
+    "no refinement but True": ({"refine": True}, "refine must be one of none, bisect, prefix, prune; got True"),
     "no events": ({"size": 0}, "size must be a number of events of at least 1; got 0"),
     "half an event": ({"size": 1.5}, "got 1.5"),
     "a size of True": ({"size": True}, "got True"),

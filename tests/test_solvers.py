@@ -994,7 +994,7 @@ def test_prefixes_looked_at_from_the_smallest_on_give_the_same_answer(per_step):
     ranks = ranks_of(torch.randn(objective.history.shape, generator=seeded()), objective.history)
     for stop in (Explains(share=0.5), Explains(epsilon=0.9), Explains(epsilon=1e-9), AtSize(4)):
         rule = stop.bind(objective)
-        found = first_prefix(objective, rule, ranks, per_step)
+        found, _ = first_prefix(objective, rule, ranks, per_step)
         whole = best_prefix(objective, rule, ranks, prefix_curve(objective, ranks))
         assert torch.equal(found.distill_mask, whole.distill_mask) and torch.equal(found.reached, whole.reached)
 

@@ -167,7 +167,7 @@ def log_perplexity_of_masks(
     windows: Tensor,
     *,
     conditioning: Conditioning = "paper",
-    max_rows: int = 512,
+    max_rows: int = 1024,
 ) -> Tensor:
     """log ppl(x_o | kept history) (eq. 5) of many masks per window: (R,).
 

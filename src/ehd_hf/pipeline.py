@@ -38,7 +38,8 @@ from .solvers.base import (
     ask_others,
     available_solvers,
     best_prefix,
-    flip_each,
+    bisected_prefix,
+    first_prefix,
     get_solver,
     prefix_curve,
     ranks_of,
@@ -65,7 +66,7 @@ _DATASET_COLUMNS = (
     *("status", "certified", "one_minimal", "constraint_met", "is_most_recent"),
 )
 
-Refinement = Literal["none", "prefix", "prune"]
+Refinement = Literal["none", "bisect", "prefix", "prune"]
 
 
 def list_pretrained() -> list[str]:
@@ -130,12 +131,16 @@ class Question(NamedTuple):
 
 class Answer(NamedTuple):
     """What a search found in B windows: `distill_mask` and `scores` (B, L), `reached` (B,), and `curve` (B, L + 1) of
-    the order's prefixes if there is an order. What is reached is met with a margin, and pruned if that was asked."""
+    the order's prefixes if they were evaluated, inf where they were not. What is reached is met with a margin, and
+    pruned if that was asked; `closest` (B,) is then by how much its most dispensable event is needed, negative.
+    `empty` (B,) is dppl of the empty history, if the target needs it."""
 
     distill_mask: Tensor
     scores: Tensor
     reached: Tensor
-    curve: Tensor | None
+    curve: Tensor | None = None
+    closest: Tensor | None = None
+    empty: Tensor | None = None
 
 
 class Answers(NamedTuple):
@@ -331,8 +336,9 @@ class EHDDistiller:
             size: for so many events. By default what the model was trained for.
             delta: ask also that the set alone predicts almost as well as the whole history: dppl_distilled >= -delta.
             refine: "none" takes the distiller's own answer; "prefix" the smallest beginning of its order of events
-                that meets the target, found by evaluating them all; "prune" also drops events that can be spared. By
-                default "prune"; "none" for the paper's distiller if no target is given.
+                that meets the target, found by evaluating them all; "bisect" one that meets it, in a few evaluations
+                and not always the smallest; "prune" also drops events that can be spared. By default "prune"; "none"
+                for the paper's distiller if no target is given.
             intensities: also compute the curves that `Explanation.plot` draws; takes some milliseconds a window.
             progress: show a bar; by default only for more than a few hundred windows.
         """
@@ -643,16 +649,24 @@ class EHDDistiller:
 
     @torch.no_grad()
     def _answer(
-        self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int, question: Question, double: MTPPModel
+        self,
+        times: Tensor,
+        marks: Tensor,
+        mask: Tensor,
+        num_future: int,
+        question: Question,
+        double: MTPPModel,
+        curves: bool = True,
     ) -> Answers:
         """Search in the model's precision, measure in double, and search again in double where rounding may decide;
-        times (B, T) float64 from each window's origin, the last `num_future` columns the future's."""
-        answer = self._search(self.mtpp, times.to(self.mtpp.dtype), marks, mask, num_future, question)
+        times (B, T) float64 from each window's origin, the last `num_future` columns the future's. Without `curves`,
+        no prefix is evaluated that the answer does not need."""
+        answer = self._search(self.mtpp, times.to(self.mtpp.dtype), marks, mask, num_future, question, curves)
         values = self._measure(double, times, marks, mask, num_future, answer.distill_mask)
-        doubtful = self._doubtful(double, times, marks, mask, num_future, question, answer, values)
+        doubtful = self._doubtful(question, answer, values)
         if doubtful.any():
             part = (times[doubtful], marks[doubtful], mask[doubtful], num_future)
-            again = self._search(double, *part, question)
+            again = self._search(double, *part, question, curves)
             for old, new in zip(answer, again, strict=True):
                 if old is not None and new is not None:
                     old[doubtful] = new
@@ -664,7 +678,7 @@ class EHDDistiller:
             nothing &= ~met
         one_minimal = answer.reached & clearly & ~nothing & question.prunes
         history = mask[:, : times.shape[1] - num_future]
-        shown = (answer.distill_mask, answer.scores, answer.curve)
+        shown = (answer.distill_mask, answer.scores, answer.curve if curves else None)
         return Answers(history, *shown, values, met, clearly, nothing, one_minimal)
 
     def _explain_batch(self, windows: list[_Window], question: Question, double: MTPPModel) -> list[Explanation]:
@@ -702,13 +716,20 @@ class EHDDistiller:
         return answers
 
     def _search(
-        self, mtpp: MTPPModel, times: Tensor, marks: Tensor, mask: Tensor, num_future: int, question: Question
+        self,
+        mtpp: MTPPModel,
+        times: Tensor,
+        marks: Tensor,
+        mask: Tensor,
+        num_future: int,
+        question: Question,
+        curves: bool,
     ) -> Answer:
         """Rank, evaluate the prefixes, take the smallest that meets the target, prune; as far as `refine` says."""
         if question.refine == "none":
             assert isinstance(self.model, DistillerModel)
             chosen, shown = self.model.distill(times.to(self.model.dtype), marks, mask, num_future)
-            return Answer(chosen, shown.double(), torch.ones_like(chosen[:, 0]), None)
+            return Answer(chosen, shown.double(), torch.ones_like(chosen[:, 0]))
         objective = Objective(mtpp, times, marks, mask, num_future, conditioning=self.conditioning)
         history = objective.history
         rule = question.rule(history.sum(1)).bind(objective)
@@ -717,54 +738,54 @@ class EHDDistiller:
         orders = self.solver if self.solver.orders else self._ordering
         scores = orders.rank(objective, generator)
         ranks = ranks_of(scores, history)
-        curve = prefix_curve(objective, ranks)
-        if self.solver.orders:
-            found = best_prefix(objective, rule, ranks, curve)
-            if question.prunes:
-                found = ask_others(objective, rule, found, generator)
-            chosen, reached = found.distill_mask, found.reached
-        else:
+        curve = prefix_curve(objective, ranks) if curves and question.refine != "bisect" else None
+        if not self.solver.orders:
             result = self.solver.solve(objective, rule, generator=generator)
             # Of a solver that judges sets by their mean, the one set it returns may miss the target.
             chosen = result.distill_mask
             reached = result.reached & rule.met(objective, chosen, objective.windows)
+        else:
+            if question.refine == "bisect":
+                found = bisected_prefix(objective, rule, ranks)
+            elif curve is not None:
+                found = best_prefix(objective, rule, ranks, curve)
+            else:
+                found, curve = first_prefix(objective, rule, ranks)
+            if question.prunes:
+                found = ask_others(objective, rule, found, generator)
+            chosen, reached = found.distill_mask, found.reached
+        closest = None
         if question.prunes:
             pruned = Refine(start=chosen, scores=scores, **PRUNE).search(objective, rule, generator)
-            chosen, reached = pruned.distill_mask, pruned.reached
+            chosen, reached, closest = pruned.distill_mask, pruned.reached, pruned.closest.double()
+        empty = objective.dppl_left(history) if question.size is None else None
         if question.share is not None:
-            reached = reached & (curve[:, -1] < 0)
-        # Where the target is out of reach, the best there is: the prefix that lowers dppl most.
-        lowest = (ranks < curve.argmin(1)[:, None]) & history
-        return Answer(torch.where(reached[:, None], chosen, lowest), scores.double(), reached, curve.double())
+            assert empty is not None
+            reached = reached & (empty < 0)
+        if not reached.all():
+            # Where the target is out of reach, the best there is: the prefix that lowers dppl most.
+            rest = (~reached).nonzero()[:, 0]
+            curve_of_rest = prefix_curve(objective.part(rest), ranks[rest])
+            lowest = (ranks[rest] < curve_of_rest.argmin(1)[:, None]) & history[rest]
+            chosen = chosen.index_copy(0, rest, lowest)
+        curve, empty = (None if value is None else value.double() for value in (curve, empty))
+        return Answer(chosen, scores.double(), reached, curve, closest, empty)
 
-    def _doubtful(
-        self,
-        double: MTPPModel,
-        times: Tensor,
-        marks: Tensor,
-        mask: Tensor,
-        num_future: int,
-        question: Question,
-        answer: Answer,
-        values: dict[str, Tensor],
-    ) -> Tensor:
+    def _doubtful(self, question: Question, answer: Answer, values: dict[str, Tensor]) -> Tensor:
         """Where rounding may have decided the answer, (B,): times far from their origin, or a value at a limit."""
         if question.refine == "none" or self.mtpp.dtype == torch.float64:
             return torch.zeros_like(answer.reached)
-        assert answer.curve is not None
         doubtful = answer.reached & ~_within(values, question, MARGIN)
-        doubtful |= ~((answer.curve[:, -1] - values["dppl_empty"]).abs() <= _ROUNDING)
-        if question.size is None:
+        if answer.empty is not None:
+            doubtful |= ~((answer.empty - values["dppl_empty"]).abs() <= _ROUNDING)
+        if answer.curve is not None and question.size is None:
             limit = question.limit(values["dppl_empty"])[:, None] - MARGIN
             doubtful |= ((answer.curve - limit).abs() <= _ROUNDING).any(1)
+        if answer.closest is not None:
+            # An event that only just cannot be spared may be one that can.
+            doubtful |= answer.reached & (answer.closest > -_ROUNDING)
         if question.delta is not None:
             doubtful |= ~answer.reached
-        if question.prunes:
-            objective = Objective(double, times, marks, mask, num_future, conditioning=self.conditioning)
-            rule = question.rule(objective.history.sum(1)).bind(objective)
-            needed = answer.distill_mask & ~doubtful[:, None]
-            rows, _, without = flip_each(needed, needed)
-            doubtful[rows[rule.met(objective, without, rows)]] = True
         return doubtful
 
     def _measure(

@@ -569,7 +569,7 @@ def _answer_file(
     for batch in batches:
         spans = (first[batch], lengths[batch], num_future[batch], origins[batch])
         tensors = padded_windows(times, marks, *spans, explainer.mtpp.device)
-        answers.append(_columns(explainer._answer(*tensors, question, double), question, scores))
+        answers.append(_columns(explainer._answer(*tensors, question, double, curves=False), question, scores))
     # Back into the order of the source.
     found = pa.concat_tables(answers).take(pa.array(np.argsort(np.concatenate(batches), kind="stable")))
     known = {

@@ -48,7 +48,7 @@ class Objective:
         num_future: int,
         *,
         conditioning: Conditioning = "paper",
-        max_rows: int = 512,
+        max_rows: int = 1024,
     ) -> None:
         if conditioning not in get_args(Conditioning):
             raise ValueError(f"conditioning must be one of {', '.join(get_args(Conditioning))}; got {conditioning!r}.")
@@ -172,6 +172,11 @@ class Reaches(StopRule):
         assert left is not None
         return Reaches(left, distilled, self.tolerance)
 
+    def part(self, windows: Tensor) -> Reaches:
+        """The bound rule for some `windows` (A,) only, as `Objective.part`."""
+        distilled = None if self.dppl_distilled is None else torch.as_tensor(self.dppl_distilled)[windows]
+        return Reaches(torch.as_tensor(self.dppl_left)[windows], distilled, self.tolerance)
+
     def margin(self, windows: Tensor, left: Tensor, distilled: Tensor | None) -> Tensor:
         """By how much these values meet the targets, the tighter of both: (R,), negative where they do not."""
         margin = torch.as_tensor(self.dppl_left)[windows] + self.tolerance - left
@@ -265,6 +270,8 @@ class Found:
         self.dppl_left = torch.full_like(objective.full, torch.nan)
         self.dppl_distilled = self.dppl_left.clone()
         self.reached = torch.zeros_like(objective.windows, dtype=torch.bool)
+        # Where a search tells: the slack it would have without the event it could best do without, negative if none.
+        self.closest = torch.full_like(objective.full, -torch.inf)
 
     def record(
         self, windows: Tensor, distill_mask: Tensor, left: Tensor | None = None, distilled: Tensor | None = None
@@ -333,7 +340,7 @@ class RankingSolver(Solver):
         self, objective: Objective, rule: AtSize | Reaches, scores: Tensor, generator: torch.Generator | None
     ) -> Found:
         """The prefix of the order that `scores` (B, L) give."""
-        return first_prefix(objective, rule, ranks_of(scores, objective.history))
+        return first_prefix(objective, rule, ranks_of(scores, objective.history))[0]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -378,10 +385,8 @@ def ask_others(
         if not len(windows):
             break
         assert isinstance(rule, Reaches)
-        distilled = None if rule.dppl_distilled is None else torch.as_tensor(rule.dppl_distilled)[windows]
         part = objective.part(windows)
-        targets = Reaches(torch.as_tensor(rule.dppl_left)[windows], distilled, rule.tolerance)
-        other = get_solver(name).search(part, targets, generator)
+        other = get_solver(name).search(part, rule.part(windows), generator)
         objective.num_evaluations[windows] += part.num_evaluations
         found.record(windows[other.reached], other.distill_mask[other.reached])
     return found
@@ -400,29 +405,66 @@ def prefix_curve(objective: Objective, ranks: Tensor) -> Tensor:
     return curve.gather(1, sizes.minimum(num_events))
 
 
-def first_prefix(objective: Objective, rule: AtSize | Reaches, ranks: Tensor, per_step: int = 8) -> Found:
+def first_prefix(
+    objective: Objective, rule: AtSize | Reaches, ranks: Tensor, per_step: int = 8
+) -> tuple[Found, Tensor | None]:
     """The same as `best_prefix` without a curve: prefixes are evaluated from the smallest on, `per_step` sizes at a
     time, and a window is done as soon as one meets the rule. Larger ones need not be looked at, smaller ones must:
-    curves are not always monotone."""
+    curves are not always monotone. Also gives the curve (B, L + 1) as far as it was evaluated, inf elsewhere; none
+    for a size."""
     if isinstance(rule, AtSize):
-        return best_prefix(objective, rule, ranks, None)
+        return best_prefix(objective, rule, ranks, None), None
     found, windows, start = Found(objective), objective.windows, 0
-    num_events = objective.history.sum(1)
+    num_events, num_history = objective.history.sum(1), objective.history.shape[1]
+    curve = objective.full.new_full((len(ranks), num_history + 1), torch.inf)
     while len(windows):
-        sizes = torch.arange(start, start + per_step, device=ranks.device).expand(len(windows), -1)
+        sizes = torch.arange(start, min(start + per_step, num_history + 1), device=ranks.device)
         row, step = (sizes <= num_events[windows, None]).nonzero(as_tuple=True)
-        masks = (ranks[windows[row]] < sizes[row, step, None]) & objective.history[windows[row]]
-        left = objective.full.new_zeros(sizes.shape)
-        met = torch.zeros_like(left, dtype=torch.bool)
-        left[row, step] = objective.dppl_left(masks, windows[row])
-        met[row, step] = rule.met(objective, masks, windows[row], left[row, step])
+        masks = (ranks[windows[row]] < sizes[step, None]) & objective.history[windows[row]]
+        left = objective.dppl_left(masks, windows[row])
+        met = torch.zeros(len(windows), len(sizes), dtype=torch.bool, device=ranks.device)
+        met[row, step] = rule.met(objective, masks, windows[row], left)
+        curve[windows[row], sizes[step]] = left
         done = met.any(1)
-        smallest = met[done].to(torch.uint8).argmax(1)
-        prefix = (ranks[windows[done]] < (start + smallest)[:, None]) & objective.history[windows[done]]
-        found.record(windows[done], prefix, left[done, smallest])
+        smallest = start + met[done].to(torch.uint8).argmax(1)
+        prefix = (ranks[windows[done]] < smallest[:, None]) & objective.history[windows[done]]
+        found.record(windows[done], prefix, curve[windows[done], smallest])
         start += per_step
         windows = windows[~done]
         windows = windows[num_events[windows] >= start]
+    return found, curve
+
+
+def bisected_prefix(objective: Objective, rule: AtSize | Reaches, ranks: Tensor) -> Found:
+    """A prefix of an order, `ranks` (B, L), that meets the rule while the one an event shorter does not: in about
+    log2(L) evaluations. It is the smallest that does only where the curve falls all along; about a third do not.
+
+    Where the whole history does not meet the rule, every prefix is tried.
+    """
+    if isinstance(rule, AtSize):
+        return best_prefix(objective, rule, ranks, None)
+    low, high = torch.zeros_like(objective.windows), objective.history.sum(1)
+
+    def prefix(size: Tensor, windows: Tensor) -> Tensor:
+        return (ranks[windows] < size[:, None]) & objective.history[windows]
+
+    met_by_none, met_by_all = (
+        rule.met(objective, prefix(size, objective.windows), objective.windows) for size in (low, high)
+    )
+    found = Found(objective)
+    high[met_by_none] = 0
+    while len(windows := ((high - low > 1) & met_by_all).nonzero()[:, 0]):
+        middle = (low[windows] + high[windows]) // 2
+        met = rule.met(objective, prefix(middle, windows), windows)
+        high[windows[met]], low[windows[~met]] = middle[met], middle[~met]
+    reached = (met_by_none | met_by_all).nonzero()[:, 0]
+    found.record(reached, prefix(high[reached], reached))
+    rest = (~found.reached).nonzero()[:, 0]
+    if len(rest):
+        part = objective.part(rest)
+        other, _ = first_prefix(part, rule.part(rest), ranks[rest])
+        objective.num_evaluations[rest] += part.num_evaluations
+        found.record(rest[other.reached], other.distill_mask[other.reached])
     return found
 
 

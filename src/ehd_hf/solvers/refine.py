@@ -69,11 +69,13 @@ class Refine(Solver):
             met[~met] = rule.met(objective, masks[~met], windows[~met])
             windows = windows[met]
             masks, without = self._drop(objective, rule, masks[windows], windows)
+            found.closest[windows] = _largest(without)
         found.record(windows, masks)
         for _ in range(self.max_swaps):
             masks, windows = self._swap(objective, rule, masks, windows, without, scores)
             if isinstance(rule, Reaches):
                 masks, without = self._drop(objective, rule, masks, windows)
+                found.closest[windows] = _largest(without)
             found.record(windows, masks)
         return found
 
@@ -156,3 +158,8 @@ class Refine(Solver):
             rows, positions, candidates = flip_each(masks[too_many], events[too_many])
             slacks[too_many[rows], positions] = rule.slack(objective, candidates, windows[too_many[rows]])
         return events & (ranks_of(slacks, events) < self.shortlist)
+
+
+def _largest(slacks: Tensor) -> Tensor:
+    """Of each row of (A, L): (A,), -inf where it is empty."""
+    return slacks.amax(1) if slacks.shape[1] else slacks.new_full((len(slacks),), -torch.inf)
