@@ -605,6 +605,7 @@ def _explain_to_folder(
     json: bool,
 ) -> int:
     """The events are read and answered piece by piece, all in the way the first piece was understood."""
+    from .fitting import reading_of
     from .reading import read_events
     from .streaming import WINDOW_COLUMNS, explain_to_parquet, read_tables
 
@@ -616,7 +617,7 @@ def _explain_to_folder(
     if set(WINDOW_COLUMNS) <= set(head.column_names):
         options = question
     else:
-        kept = _reading_of(model, explainer)
+        kept = reading_of(model, explainer)
 
         def understood(table: Any, names: dict[str, Any], written: str | None) -> Any:
             cells = {name: table.column(name) for name in table.column_names}

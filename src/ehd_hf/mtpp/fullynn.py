@@ -169,11 +169,12 @@ class FullyNNModel(MTPPModel):
         read = F.linear(states.contiguous(), weight, bias)
         *histories, log_amplitudes = read.split([len(reader.bias) for reader in readers], dim=-1)
         value, slope = self._time_features(intervals)
-        floor = None  # the same features at tau = 0, where the first layer's are 0
+        floor: Tensor | None = None  # the same at tau = 0, where the features are 0
         for time_layer, history in zip(self.time_layers, histories, strict=True):
             value = _tanh(time_layer(value) + history)
             floor = _tanh(history if floor is None else time_layer(floor) + history)
             slope = (1 - value * value) * time_layer(slope)
+        assert floor is not None  # there is a layer
         line = intervals[..., None] / self.mean_interval.to(intervals.dtype)
         rate = torch.reciprocal(self.mean_interval.to(intervals.dtype)).expand_as(line)
         # An exponential lets the history multiply marks in and out, as a softmax would; the cap keeps it finite.
