@@ -7,6 +7,9 @@ from files, frames, datasets and lists. Everything later (windows, models, solve
 from __future__ import annotations
 
 import json
+import math
+import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -18,7 +21,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet
 
 if TYPE_CHECKING:
@@ -30,17 +32,24 @@ FILE_TYPES = (".csv", ".jsonl", ".json", ".parquet")
 SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 # More integer marks than this are surely identifiers; naming each of them would only fill the memory.
 MAX_INFERRED_MARKS = 1_000_000
+# Models count in float32, which ends at 3e38; nothing measured in a sensible unit comes near.
+LONGEST_SPAN = 1e30
+# Float64 tells whole numbers apart up to here.
+_LARGEST_WHOLE = 2**53
 
 
 def unit_in_nanoseconds(unit: str) -> float:
     """Length of a time unit: one of `TIME_UNITS`, or a multiple of one such as "1e6 s"."""
-    factor, _, name = unit.rpartition(" ")
+    factor, _, name = str(unit).rpartition(" ")
     try:
-        return TIME_UNITS[name] * (float(factor) if factor else 1)
+        length = TIME_UNITS[name] * (float(factor) if factor else 1)
     except (KeyError, ValueError):
+        length = math.nan
+    if not 0 < length < math.inf:
         raise ValueError(
             f"a unit of time is one of {', '.join(TIME_UNITS)}, or a multiple such as '1e6 s'; got {unit!r}."
-        ) from None
+        )
+    return length
 
 
 @dataclass(frozen=True)
@@ -318,30 +327,20 @@ def _split_files(path: Path) -> dict[str, Path]:
 
 def read_table(source: Any) -> pa.Table:
     """Any source as one Arrow table: typed columns, lists without Python objects."""
+    if isinstance(source, str | Path):
+        _check_file(Path(source))
     try:
-        if isinstance(source, str | Path):
-            table = _read_file(Path(source))
-        elif isinstance(source, pd.DataFrame):
-            table = pa.Table.from_pandas(source, preserve_index=False)
-        elif hasattr(source, "with_format") and hasattr(source, "features"):  # datasets.Dataset, without importing it
-            table = source.with_format("arrow")[:]
-            table = table.replace_schema_metadata(source.features.arrow_schema.metadata)
-        elif isinstance(source, Mapping):
-            table = pa.table({str(name): values for name, values in source.items()})
-        elif isinstance(source, Sequence) and source and isinstance(source[0], Mapping):
-            table = pa.Table.from_pylist(list(source))
-        elif isinstance(source, Sequence):
-            one = len(source) > 0 and len(source[0]) == 2 and np.ndim(source[0][0]) == 0
-            pairs = [tuple(zip(*piece, strict=True)) or ((), ()) for piece in ([source] if one else source)]
-            table = pa.table({"times": [piece[0] for piece in pairs], "marks": [piece[1] for piece in pairs]})
-        else:
-            kind = type(source).__name__
-            raise ValueError(f"events come from a path, DataFrame, Dataset, list or dict; got {kind}. Convert it.")
-    except pa.ArrowException as error:
+        table = _read_file(Path(source)) if isinstance(source, str | Path) else _as_table(source)
+        table.validate(full=True)  # text that is not UTF-8, lists that reach beyond their values
+        table.column_names  # noqa: B018  # may be no text either
+    except PermissionError:
+        raise
+    except Exception as error:  # a damaged file, or an object of another shape, may fail in any way
         name = source if isinstance(source, str | Path) else f"the {type(source).__name__}"
-        reason = str(error).strip().rstrip(".")
+        is_list = isinstance(source, Sequence) and not isinstance(source, str)
+        fix = "Give (time, mark) pairs, or dicts; each" if is_list else "Each"
         raise ValueError(
-            f"{name} cannot be read as columns: {reason}. Each column needs values of one type."
+            f"{name} cannot be read as columns: {reason_of(error)}. {fix} column needs values of one type."
         ) from error
     if table.num_rows == 0:
         raise ValueError(
@@ -350,30 +349,66 @@ def read_table(source: Any) -> pa.Table:
     return table
 
 
-def _read_file(path: Path) -> pa.Table:
+def reason_of(error: Exception) -> str:
+    """What a library says of a failure, in one line."""
+    if isinstance(error, UnicodeError):
+        return "it is not text in UTF-8"
+    if isinstance(error, RecursionError):
+        return "its values are nested too deep"
+    return " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
+
+
+def _as_table(source: Any) -> pa.Table:
+    if isinstance(source, pd.DataFrame):
+        return pa.Table.from_pandas(source, preserve_index=False)
+    if hasattr(source, "with_format") and hasattr(source, "features"):  # datasets.Dataset, without importing it
+        return source.with_format("arrow")[:].replace_schema_metadata(source.features.arrow_schema.metadata)
+    if isinstance(source, Mapping):
+        return pa.table({str(name): values for name, values in source.items()})
+    if not isinstance(source, Sequence) or isinstance(source, str | bytes):
+        raise ValueError(f"events come from a path, DataFrame, Dataset, list or dict; got {type(source).__name__}")
+    if source and isinstance(source[0], Mapping):
+        return _of_rows(source)
+    one = len(source) > 0 and len(source[0]) == 2 and np.ndim(source[0][0]) == 0
+    pairs = [tuple(zip(*piece, strict=True)) or ((), ()) for piece in ([source] if one else source)]
+    return pa.table({"times": [times for times, _ in pairs], "marks": [marks for _, marks in pairs]})
+
+
+def _check_file(path: Path) -> None:
     if path.suffix not in FILE_TYPES:
         raise ValueError(f"file type must be one of {', '.join(FILE_TYPES)}; got {path.name!r}. Convert or rename it.")
-    if not path.is_file():
+    if not os.path.isfile(path):  # False for a name that no file can have
         raise FileNotFoundError(f"no file {path}; check the path")
-    size = path.stat().st_size
-    if size == 0:
+    if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty: it holds no events. Check how it was written.")
+
+
+def _read_file(path: Path) -> pa.Table:
     if path.suffix == ".parquet":
         return pa.parquet.read_table(path)
     if path.suffix == ".csv":
         return pa.csv.read_csv(path)
-    if path.suffix == ".json":
-        try:
-            return read_table(json.loads(path.read_text(encoding="utf-8")))
-        except json.JSONDecodeError:
-            pass  # many .json files hold one object per line
-    # One block, so that types are inferred from the whole file and long lines fit.
-    return pa.json.read_json(path, read_options=pa.json.ReadOptions(block_size=min(size + 1, 2**31 - 1)))
+    text = path.read_text(encoding="utf-8-sig")
+    try:
+        return _as_table(json.loads(text))
+    except json.JSONDecodeError:  # one object per line, as many .json files hold too
+        return _of_rows([json.loads(line) for line in text.splitlines() if line.strip()])
+
+
+def _of_rows(rows: Sequence[Any]) -> pa.Table:
+    """Rows as columns; what a row does not have is missing."""
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise ValueError(f"row {number} must be an object with named values; got {row!r:.80}")
+    names = dict.fromkeys(str(name) for row in rows for name in row)
+    return pa.table({name: [row.get(name) for row in rows] for name in names})
 
 
 def _column(table: pa.Table, role: str, asked: str | None, *defaults: str) -> tuple[str, pa.Array]:
     """Name and values of the column that plays a role."""
     for name in defaults if asked is None else (asked,):
+        if table.column_names.count(name) > 1:
+            raise ValueError(f"the {role} column must be one; several are called {name!r}. Rename them.")
         if name in table.column_names:
             values = table.column(name).combine_chunks()
             return name, values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
@@ -391,17 +426,32 @@ def nearest(asked: Any, known: Iterable[Any]) -> str:
     return f" Did you mean {' or '.join(repr(names[name]) for name in close)}?" if close else ""
 
 
+def _beside(table: pa.Table, key: bytes) -> dict[str, Any]:
+    """What a writer left beside the schema under a key; nothing if it is damaged."""
+    try:
+        found = json.loads((table.schema.metadata or {}).get(key, b"{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _class_names(table: pa.Table, name: str) -> dict[int, str] | None:
     """Names of a ClassLabel column, as `datasets` keeps them beside the schema."""
-    info = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {})
-    feature = info.get("features", {}).get(name, {})
-    names = feature.get("feature", feature).get("names") if isinstance(feature, dict) else None
-    return dict(enumerate(names)) if names else None
+    found: Any = _beside(table, b"huggingface")
+    for key in ("info", "features", name):
+        found = found.get(key) if isinstance(found, dict) else None
+    if isinstance(found, dict):
+        found = found["feature"] if isinstance(found.get("feature"), dict) else found
+        names = found.get("names")
+        if isinstance(names, list) and names and all(isinstance(label, str) for label in names):
+            return dict(enumerate(names))
+    return None
 
 
 def _stored_unit(table: pa.Table) -> str | None:
     """The time unit, where `export_windows` wrote the file."""
-    return json.loads((table.schema.metadata or {}).get(b"ehd_hf", b"{}")).get("time_unit")
+    unit = _beside(table, b"ehd_hf").get("time_unit")
+    return unit if isinstance(unit, str) else None
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -435,7 +485,9 @@ def _flatten(
     has_ids = sequence is not None or "seq_id" in table.column_names
     ids = _column(table, "sequence", sequence, "seq_id")[1] if has_ids else None
     starts = None if start is None else _column(table, "start", start)[1]
-    if ids is not None and ids.null_count:
+    if ids is not None and pa.types.is_nested(ids.type):
+        raise ValueError(f"sequence ids must be single values; got {ids.type}. Name another column.")
+    if ids is not None and pc.any(pc.is_null(ids, nan_is_null=True)).as_py():
         raise ValueError("sequence ids must not be missing; got a row without one. Fill it in.")
     if _is_list(times.type) != _is_list(marks.type):
         raise ValueError(f"times and marks must both be lists or both be single; got {times.type} and {marks.type}.")
@@ -467,19 +519,21 @@ def _vocabulary(
 ) -> dict[int, str]:
     """One name per mark for all splits together."""
     text = {_is_text(values.type) for values in marks}
+    is_count = isinstance(num_marks, int | np.integer) and not isinstance(num_marks, bool)
+    if num_marks is not None and not (is_count and 1 <= num_marks <= MAX_INFERRED_MARKS):
+        raise ValueError(
+            f"num_marks must be a number from 1 to {MAX_INFERRED_MARKS:,}; got {num_marks!r}. Correct it."
+        )
     if id2label is not None:
-        labels = {int(mark): str(id2label[mark]) for mark in sorted(id2label, key=int)}
-        if list(labels) != list(range(len(labels))) or len(set(labels.values())) != len(labels):
-            raise ValueError(
-                f"id2label must give the marks 0..n-1 different names; got {dict(id2label)}. Renumber it."
-            )
+        labels = _given_names(id2label)
     elif text == {True}:
         labels = dict(enumerate(sorted(set().union(*(pc.unique(values).to_pylist() for values in marks)) - {None})))
     elif text == {True, False}:
         raise ValueError("marks are integers in one split and strings in another. Write them the same way in all.")
     else:
         numeric = [values for values in marks if pa.types.is_integer(values.type) or pa.types.is_floating(values.type)]
-        seen = 1 + max((int(pc.max(values).as_py() or 0) for values in numeric), default=-1)
+        numbers = [values.cast(pa.float64(), safe=False).drop_null().to_numpy() for values in numeric]
+        seen = 1 + int(max((piece[np.isfinite(piece)].max(initial=-1) for piece in numbers), default=-1))
         if num_marks is None and seen > MAX_INFERRED_MARKS:
             raise ValueError(f"marks must count from 0; got {seen - 1}. Pass identifiers as strings, or num_marks.")
         labels = {mark: str(mark) for mark in range(seen if num_marks is None else num_marks)}
@@ -488,9 +542,23 @@ def _vocabulary(
     return labels
 
 
+def _given_names(id2label: Mapping[int, str]) -> dict[int, str]:
+    try:
+        labels = {int(mark): str(id2label[mark]) for mark in sorted(id2label, key=int)}
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"id2label must map the marks 0..n-1 to names; got {id2label!r:.80}. Renumber it.") from error
+    if list(labels) != list(range(len(labels))) or len(set(labels.values())) != len(labels):
+        raise ValueError(f"id2label must give the marks 0..n-1 different names; got {dict(id2label)}. Renumber it.")
+    return labels
+
+
 def _moments(values: pa.Array, offsets: np.ndarray, seq_ids: tuple[Any, ...]) -> np.ndarray:
     """Numbers as float64, anything that means a moment as datetime64[ns] (UTC); missing is NaN or NaT."""
     kind, expected = values.type, "times must be numbers, timestamps or ISO strings"
+    if pa.types.is_integer(kind):
+        numbers = values.fill_null(0).to_numpy()
+        rule, fix = "whole times must stay below 2**53, where float64 tells them apart", "Pass timestamps instead."
+        _refuse((numbers > _LARGEST_WHOLE) | (numbers < -_LARGEST_WHOLE), numbers, offsets, seq_ids, rule, fix)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
         return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     if _is_text(kind):
@@ -513,6 +581,8 @@ def _mark_ids(
     missing = values.is_null().to_numpy(zero_copy_only=False)
     _refuse(missing, values, offsets, seq_ids, "marks must not be missing", "Fill it in or remove the event.")
     if _is_text(values.type):
+        blank = pc.equal(pc.utf8_trim_whitespace(values), "").to_numpy(zero_copy_only=False)
+        _refuse(blank, values, offsets, seq_ids, "a mark must have a name", "Fill it in or remove the event.")
         names = pa.array(list(id2label.values()), values.type)
         found = pc.fill_null(pc.index_in(values, value_set=names), -1).to_numpy()
         rule = f"marks must be among the {len(id2label)} names of id2label"
@@ -521,10 +591,11 @@ def _mark_ids(
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         raise ValueError(f"marks must be integers or strings; got {values.type}. Convert the column.")
     numbers = values.to_numpy(zero_copy_only=False)
+    _refuse(~np.isfinite(numbers), numbers, offsets, seq_ids, "marks must be finite", "Check the source.")
     fix = "Check which column holds the marks."
     _refuse(numbers != np.floor(numbers), numbers, offsets, seq_ids, "marks must be whole numbers or strings", fix)
     _refuse(numbers < 0, numbers, offsets, seq_ids, "marks must not be negative", "Count marks from 0.")
-    fix = f"Pass num_marks={numbers.max() + 1:.0f} (or a longer id2label) or check the source."
+    fix = f"Pass num_marks={int(numbers.max()) + 1} (or a longer id2label) or check the source."
     _refuse(numbers >= len(id2label), numbers, offsets, seq_ids, f"marks must lie in [0, {len(id2label)})", fix)
     return numbers.astype(np.int64)
 
@@ -548,7 +619,7 @@ def _checked(
 ) -> EventSequences:
     """The door: behind it times are finite and in order and marks are in range."""
     if len(set(seq_ids)) < len(seq_ids):
-        twice = next(name for name in seq_ids if seq_ids.count(name) > 1)
+        twice = Counter(seq_ids).most_common(1)[0][0]
         raise ValueError(f"sequence ids must differ; got {twice!r} twice. Renumber them, or leave the column out.")
     marks = _mark_ids(raw_marks, id2label, offsets, seq_ids)
     times = np.require(_moments(raw_times, offsets, seq_ids), requirements="W")  # Arrow's memory is read-only
@@ -561,6 +632,12 @@ def _checked(
     _refuse(_backwards(times, offsets), times, offsets, seq_ids, "times must not decrease within a sequence", fix)
 
     first, each = times[offsets[:-1]], np.arange(len(seq_ids) + 1)
+    spans = times[offsets[1:] - 1].astype(np.float64) - first.astype(np.float64)  # of moments in ns, or of numbers
+    rule, fix = f"times of a sequence must span less than {LONGEST_SPAN:g}", "Choose a larger unit of time."
+    if times.dtype != np.float64:
+        rule, fix = "timestamps of a sequence must lie within 292 years", "Check the source."
+    longest = LONGEST_SPAN if times.dtype == np.float64 else 2.0**63
+    _refuse(~(spans < longest), spans, each, seq_ids, rule, fix)
     starts = np.full(len(seq_ids), np.array("NaN" if times.dtype == np.float64 else "NaT", times.dtype))
     if raw_starts is not None and not pa.types.is_null(raw_starts.type):
         starts = _moments(raw_starts, each, seq_ids)

@@ -23,7 +23,16 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from .events import FILE_TYPES, TIME_UNITS, EventSequences, load_events, nearest, read_table, unit_in_nanoseconds
+from .events import (
+    FILE_TYPES,
+    TIME_UNITS,
+    EventSequences,
+    load_events,
+    nearest,
+    read_table,
+    reason_of,
+    unit_in_nanoseconds,
+)
 
 # More kinds of events than this are not told apart: the rarest, and all that happen less than so often, become OTHER.
 MAX_MARKS, SELDOM = 100, 20
@@ -194,8 +203,9 @@ def column_names(source: Any) -> list[str]:
     if path.suffix == ".parquet":
         try:
             return list(pa.parquet.read_schema(path).names)
-        except pa.ArrowException as error:
-            raise ValueError(f"{path} cannot be read as Parquet: {error}. Was it written completely?") from error
+        except (pa.ArrowException, OSError, UnicodeError) as error:
+            said = reason_of(error)
+            raise ValueError(f"{path} cannot be read as Parquet: {said}. Was it written completely?") from error
     if path.suffix in (".csv", ".tsv"):
         return _header(path)[0]
     return list(read_table(path).column_names)
@@ -284,8 +294,14 @@ def _columns_of_moments(source: Any) -> list[str]:
     if _is_csv(source):
         delimiter = _header(Path(source))[1]
         options = pa.csv.ParseOptions(delimiter=delimiter, invalid_row_handler=lambda row: "skip")
-        with pa.csv.open_csv(source, parse_options=options) as reader:
-            table = pa.Table.from_batches([reader.read_next_batch()])
+        with open(source, "rb") as file:
+            head = file.read(1_000_000)
+        whole_lines = head if len(head) < 1_000_000 else head[: head.rfind(b"\n") + 1]
+        try:
+            whole_lines.decode("utf-8")
+            table = pa.csv.read_csv(pa.BufferReader(whole_lines), parse_options=options)
+        except (pa.ArrowException, UnicodeError) as error:
+            raise ValueError(f"{source} cannot be read as a table: {reason_of(error)}. Correct that row.") from error
     else:
         table = read_table(source)
     found = []
@@ -312,6 +328,9 @@ def _read(source: Any, names: Mapping[str, str]) -> pa.Table:
     table = table.rename_columns(list(names))
     if any(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in table.schema.types):
         raise ValueError(f"{source} {_NO_TEXT}")
+    for role, name in names.items():
+        if pa.types.is_struct(table.schema.field(role).type) or pa.types.is_map(table.schema.field(role).type):
+            raise ValueError(f"the {role} column {name!r} must hold single values or lists; got objects. Flatten it.")
     lists = [role for role in ("time", "mark") if pa.types.is_nested(table.schema.field(role).type)]
     if not lists:
         return table

@@ -6,8 +6,10 @@ of `events.load_splits`.
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
+import pickletools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from huggingface_hub import snapshot_download
 
-from .events import SPLIT_NAMES, EventSequences, load_events, load_splits
+from .events import SPLIT_NAMES, EventSequences, load_events, load_splits, read_table, reason_of
 from .hub_errors import hub_errors
 
 PICKLES = (".pkl", ".pickle")
@@ -75,9 +77,13 @@ def _load_export(folder: Path, keywords: dict[str, Any]) -> dict[str, EventSeque
     """The sequences behind exported windows, with the moments their times count from."""
     splits = load_splits(folder, start="start", **keywords)
     for split, sequences in splits.items():
-        epochs = pa.parquet.read_table(folder / f"{split}.parquet", columns=["epoch"])["epoch"]
-        if not epochs.null_count:
-            splits[split] = replace(sequences, epochs=epochs.to_numpy())
+        file = folder / f"{split}.parquet"
+        table = read_table(file) if file.is_file() else pa.table({})
+        if "epoch" not in table.column_names or table["epoch"].null_count:
+            continue
+        if not pa.types.is_timestamp(table["epoch"].type) or sequences.epochs is not None:
+            raise ValueError(f"epochs in {file} must be timestamps beside numeric times; got others. Export it again.")
+        splits[split] = replace(sequences, epochs=table["epoch"].cast(pa.timestamp("ns")).to_numpy())
     return splits
 
 
@@ -85,7 +91,7 @@ def _stackoverflow(folder: Path) -> dict[str, Any]:
     names = folder / "badges.csv"
     if not names.is_file():
         return {}
-    badges = pd.read_csv(names, skipinitialspace=True)
+    badges = _read_csv(names, ["id"], ["badge"])
     return {"id2label": dict(zip(badges["id"] - 1, badges["badge"], strict=True)), "time_unit": "1e6 s"}
 
 
@@ -142,13 +148,14 @@ def from_seismic(
     cascades = _read_csv(index, ["tweet_id", "start_ind", "end_ind"])
     tweets = _read_csv(data, ["relative_time_second", "number_of_followers"])
     first, last = cascades["start_ind"].to_numpy(), cascades["end_ind"].to_numpy()
-    for bad in np.flatnonzero(~((first >= 1) & (first <= last) & (last <= len(tweets))))[:1]:
+    whole = (first == np.floor(first)) & (last == np.floor(last))
+    for bad in np.flatnonzero(~(whole & (first >= 1) & (first <= last) & (last <= len(tweets))))[:1]:
         raise ValueError(
             f"start_ind and end_ind must be rows 1..{len(tweets)} of {data}; got {first[bad]}..{last[bad]} for tweet "
             f"{cascades['tweet_id'][bad]}. Check that both files belong to the same release."
         )
-    offsets = np.concatenate([[0], np.cumsum(last - first + 1)])
-    rows = np.arange(offsets[-1]) + np.repeat(first - 1 - offsets[:-1], np.diff(offsets))
+    offsets = np.concatenate([[0], np.cumsum(last - first + 1)]).astype(np.int64)
+    rows = np.arange(offsets[-1]) + np.repeat(first.astype(np.int64) - 1 - offsets[:-1], np.diff(offsets))
     marks = np.searchsorted(classes, tweets["number_of_followers"].to_numpy(), side="right")
     columns = {
         "seq_id": cascades["tweet_id"].to_numpy(),
@@ -174,14 +181,23 @@ def with_jitter(sequences: EventSequences, *, seed: int) -> EventSequences:
     return replace(sequences, times=times[order], marks=sequences.marks[order])
 
 
-def _read_csv(path: str | Path, columns: list[str]) -> pd.DataFrame:
-    frame = pd.read_csv(path, skipinitialspace=True)
-    missing = [column for column in columns if column not in frame]
-    if missing:
+def _read_csv(path: str | Path, numbers: list[str], texts: Sequence[str] = ()) -> pd.DataFrame:
+    """A CSV file whose columns of these names hold numbers, none of them missing, and texts."""
+    try:
+        frame = pd.read_csv(path, skipinitialspace=True)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no file {path}; check the path") from None
+    except Exception as error:  # of a damaged file, in many ways
+        raise ValueError(f"{path} cannot be read as a table: {reason_of(error)}. Correct that row.") from error
+    columns = [*numbers, *texts]
+    if [column for column in columns if column not in frame]:
         raise ValueError(
             f"{path} must have the columns {', '.join(columns)}; got {', '.join(map(str, frame.columns))}. "
             "Check that index and data are not swapped, and that the header is there."
         )
+    for column in numbers:
+        if not pd.api.types.is_numeric_dtype(frame[column]) or not np.isfinite(frame[column].to_numpy(float)).all():
+            raise ValueError(f"column {column} of {path} must hold numbers; got a row without one. Correct it.")
     return frame
 
 
@@ -201,7 +217,10 @@ def _by_split(folder: Path, files: Iterable[Path]) -> dict[str, Path]:
 
 def _is_easytpp(file: Path) -> bool:
     if file.suffix == ".parquet":
-        return {"time_since_start", "type_event"} <= set(pa.parquet.read_schema(file).names)
+        try:
+            return {"time_since_start", "type_event"} <= set(pa.parquet.read_schema(file).names)
+        except (pa.ArrowException, OSError, UnicodeError):
+            return False  # who reads it next says what is wrong with it
     if file.suffix in (".json", ".jsonl"):
         content = file.read_bytes()  # whole: a long list may stand before the second name
         return b'"time_since_start"' in content and b'"type_event"' in content
@@ -210,12 +229,13 @@ def _is_easytpp(file: Path) -> bool:
 
 def _read_rows(file: Path) -> list[Any]:
     if file.suffix == ".parquet":
-        return pa.parquet.read_table(file).to_pylist()
-    text = file.read_text(encoding="utf-8").strip()
+        return read_table(file).to_pylist()
     try:
+        text = file.read_text(encoding="utf-8-sig").strip()
         return json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()]
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file} must be a JSON array of rows, or a row per line; got {error}. Repair it.") from error
+    except (ValueError, RecursionError) as error:
+        said = reason_of(error)
+        raise ValueError(f"{file} must be a JSON array of rows, or a row per line; got {said}. Repair it.") from error
 
 
 def _open(keywords: dict[str, Any]) -> dict[str, Any]:
@@ -243,24 +263,27 @@ def _load_rows(splits: Mapping[str, list[Any]], keywords: dict[str, Any]) -> dic
             columns[split]["seq_id"] = [row["seq_idx"] for row in rows]
         declared += [row["dim_process"] for row in rows if row.get("dim_process") is not None]
     if declared and not {"id2label", "num_marks"} & keywords.keys():
+        for bad in [count for count in declared if type(count) not in (int, float) or not 1 <= count < np.inf][:1]:
+            raise ValueError(f"dim_process must be a number of marks; got {bad!r:.80}. Pass num_marks.")
         keywords = {"num_marks": int(max(declared)), **keywords}
     return load_splits(columns, start="start", **_open(keywords))
 
 
-def _read_row(row: Mapping[str, Any], where: str) -> tuple[np.ndarray, np.ndarray, float]:
+def _read_row(row: Any, where: str) -> tuple[np.ndarray, np.ndarray, float]:
     """Times (n,), marks (n,) and start (NaN if unknown) of one sequence."""
-    missing = {"time_since_start", "type_event"} - row.keys()
-    if missing:
-        raise ValueError(
-            f"{where} must have time_since_start and type_event; got {', '.join(map(str, row))}. Rename its fields."
-        )
-    times, marks = np.asarray(row["time_since_start"], dtype=float), np.asarray(row["type_event"])
-    gaps = np.asarray(row.get("time_since_last_event", ()), dtype=float)
+    if not isinstance(row, Mapping) or {"time_since_start", "type_event"} - row.keys():
+        got = ", ".join(map(str, row)) if isinstance(row, Mapping) else repr(row)
+        raise ValueError(f"{where} must have time_since_start and type_event; got {got:.200}. Rename its fields.")
+    gaps = row.get("time_since_last_event")
+    times, marks = _flat_numbers(row["time_since_start"], where), _flat_numbers(row["type_event"], where)
+    gaps = _flat_numbers(() if gaps is None else gaps, where)
     if not len(gaps) or not len(times):
         return times, marks, np.nan
     # Files round, some to single precision: what matters is that both fields tell the same story.
-    tolerance = 0.01 * np.abs(gaps[1:]).sum() + 1e-6 * len(times) * np.abs(times).max()
-    if len(gaps) != len(times) or gaps[0] < 0 or np.abs(np.diff(times) - gaps[1:]).sum() > tolerance:
+    with np.errstate(all="ignore"):  # what is not finite fails the comparison
+        tolerance = 0.01 * np.abs(gaps[1:]).sum() + 1e-6 * len(times) * np.abs(times).max()
+        agree = len(gaps) == len(times) and np.abs(np.diff(times) - gaps[1:]).sum() <= tolerance
+    if not agree or not gaps[0] >= 0:
         raise ValueError(
             f"time_since_last_event must be the differences of time_since_start; got {gaps[:4].tolist()}... and "
             f"{times[:4].tolist()}... in {where}. Correct it, or leave out time_since_last_event."
@@ -270,26 +293,42 @@ def _read_row(row: Mapping[str, Any], where: str) -> tuple[np.ndarray, np.ndarra
     return times, marks, 0.0 if np.isclose(gaps[0], times[0]) else float(times[0] - gaps[0])
 
 
+def _flat_numbers(values: Any, where: str) -> np.ndarray:
+    try:
+        numbers = np.asarray(values)
+        if numbers.ndim == 1 and (not len(numbers) or numbers.dtype.kind in "iufO"):
+            return numbers.astype(float)
+    except (TypeError, ValueError, OverflowError):
+        pass  # ragged, or no numbers
+    raise ValueError(f"times and marks must be lists of numbers; got {values!r:.80} in {where}. Correct it.")
+
+
 def _pickled_rows(file: Path) -> dict[str, list[dict[str, Any]]]:
     """EasyTPP rows of every split that has sequences; other keys of the pickle (args, devtest) are ignored."""
     fields = ("time_since_start", "time_since_last_event", "type_event")
-    with open(file, "rb") as stream:
-        try:
-            content = _PlainUnpickler(stream, encoding="latin1").load()  # latin1: many were written by Python 2
-        except Exception as error:  # a damaged or hostile pickle may fail in any way
-            raise ValueError(
-                f"{file} must be a pickle of plain lists, dicts, numbers and strings; got {error}. Nothing in it was "
-                "run. If you trust the file, convert it to JSON or Parquet yourself."
-            ) from error
+    raw = file.read_bytes()
     try:
+        _check_memo(raw)
+        content = _PlainUnpickler(io.BytesIO(raw), encoding="latin1").load()  # latin1: many were written by Python 2
+    except Exception as error:  # a damaged or hostile pickle may fail in any way
+        raise ValueError(
+            f"{file} must be a pickle of plain lists, dicts, numbers and strings; got {reason_of(error)}. Nothing in "
+            "it was run. If you trust the file, convert it to JSON or Parquet yourself."
+        ) from error
+    try:
+        known = {key: sequences for key, sequences in content.items() if key in SPLIT_NAMES and sequences}
+        # References make a pickle unfold: no event takes less than a byte, so more of them than bytes are a trap.
+        if sum(len(events) for sequences in known.values() for events in sequences) > len(raw):
+            raise ValueError(
+                f"{file} must be what it weighs; got more events than its {len(raw):,} bytes. Discard it."
+            )
         splits = {
             SPLIT_NAMES[key]: [
                 {field: [event[field] for event in events] for field in fields}
                 | {"dim_process": content.get("dim_process")}
                 for events in sequences
             ]
-            for key, sequences in content.items()
-            if key in SPLIT_NAMES and sequences
+            for key, sequences in known.items()
         }
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(
@@ -299,6 +338,13 @@ def _pickled_rows(file: Path) -> dict[str, list[dict[str, Any]]]:
     if not splits:
         raise ValueError(f"{file} must hold sequences under train, dev or test; got {', '.join(map(str, content))}.")
     return splits
+
+
+def _check_memo(raw: bytes) -> None:
+    """Refuse a pickle that numbers its memo beyond its own length: the reader would make room for all up to there."""
+    for code, argument, _ in pickletools.genops(raw):
+        if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= argument <= len(raw):
+            raise pickle.UnpicklingError(f"a memo of {argument:,} entries in {len(raw):,} bytes")
 
 
 class _NumberType:
