@@ -7,6 +7,7 @@ the history are kept; leading axes, such as S mask samples, are carried through.
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -46,6 +47,7 @@ def future_log_prob(
         raise ValueError(f"conditioning must be one of {', '.join(get_args(Conditioning))}; got {conditioning!r}.")
     if rebuilder not in get_args(Rebuilder):
         raise ValueError(f"rebuilder must be one of {', '.join(get_args(Rebuilder))}; got {rebuilder!r}.")
+    _check_window(times, marks, mask, num_future, keep)
     num_history = times.shape[1] - num_future
     split = split_time(times, mask, num_future) if conditioning == "survival" else None
     if keep is not None and keep.dim() == 1:
@@ -74,6 +76,25 @@ def future_log_prob(
         output[name].reshape(*leading, num_future) for name in ("log_prob", "time_log_prob", "mark_log_prob")
     )
     return MTPPOutput(log_prob=log_prob, time_log_prob=time_log_prob, mark_log_prob=mark_log_prob)
+
+
+def _check_window(times: Tensor, marks: Tensor, mask: Tensor, num_future: int, keep: Tensor | None) -> None:
+    """Shapes and types; what stands in the tensors is the caller's promise (`events` keeps it)."""
+    tensors = {"times": times, "marks": marks, "mask": mask} | ({} if keep is None else {"keep": keep})
+    if wrong := [name for name, value in tensors.items() if not isinstance(value, Tensor)]:
+        raise ValueError(f"a window is made of tensors; got {type(tensors[wrong[0]]).__name__} for {wrong[0]}.")
+    got = f"times {tuple(times.shape)}, marks {tuple(marks.shape)}, mask {tuple(mask.shape)}"
+    if times.dim() != 2 or not times.shape == marks.shape == mask.shape:
+        raise ValueError(f"times, marks and mask must all be (B, T); got {got}.")
+    if not times.is_floating_point() or marks.dtype != torch.long or mask.dtype != torch.bool:
+        kinds = f"{times.dtype}, {marks.dtype} and {mask.dtype}"
+        raise ValueError(f"times must be floating point, marks torch.long and mask torch.bool; got {kinds}. Convert.")
+    if not isinstance(num_future, Integral) or not 1 <= num_future <= times.shape[1]:
+        raise ValueError(f"num_future must be a number from 1 to {times.shape[1]}, all events; got {num_future!r}.")
+    if keep is not None:
+        wanted = (len(times), times.shape[1] - num_future)
+        if tuple(keep.shape[-2:] if keep.dim() > 1 else (len(times), *keep.shape)) != wanted:
+            raise ValueError(f"keep must be (..., B, L), here {wanted} at its end; got {tuple(keep.shape)}.")
 
 
 def split_time(times: Tensor, mask: Tensor, num_future: int) -> Tensor:
