@@ -59,6 +59,11 @@ class DistillerConfig(StrictConfig):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
         super().__post_init__(**kwargs)
+        if not hasattr(
+            self.mtpp_config, "num_marks"
+        ):  # by its field: code that travels with a model has other classes
+            kind = type(self.mtpp_config).__name__
+            raise ValueError(f"mtpp_config must be the config of a point process; got {kind}. Name one's model_type.")
         self.id2label, self.label2id = self.mtpp_config.id2label, self.mtpp_config.label2id
 
 
@@ -115,8 +120,14 @@ class DistillerModel(HubModel):
     @classmethod
     def from_mtpp(cls, mtpp: MTPPModel | str | PathLike[str], **config: Any) -> Any:
         """A new, untrained distiller of a trained MTPP (a model or the folder of one)."""
-        if not isinstance(mtpp, MTPPModel):
-            mtpp = AutoModel.from_pretrained(mtpp)
+        if isinstance(mtpp, str | PathLike):
+            try:
+                mtpp = AutoModel.from_pretrained(mtpp, use_safetensors=True, trust_remote_code=False)
+            except (OSError, ValueError) as error:
+                said = " ".join(str(error).split())
+                raise ValueError(
+                    f"{str(mtpp)!r} does not open as a point process: {said} Check its folder."
+                ) from error
         if not isinstance(mtpp, MTPPModel):
             raise ValueError(f"from_mtpp needs a marked temporal point process; got {type(mtpp).__name__}.")
         if not mtpp.has_gates:

@@ -73,6 +73,8 @@ class MTPPConfig(StrictConfig):
             raise ValueError(f"num_marks must be at least 1; got {self.num_marks}.")
         if self.id2label is None:
             self.id2label = {mark: str(mark) for mark in range(self.num_marks)}
+        if not isinstance(self.id2label, dict) or not all(isinstance(name, str) for name in self.id2label.values()):
+            raise ValueError(f"id2label must map the marks to names; got {self.id2label!r:.80}.")
         self.id2label = {int(mark): label for mark, label in self.id2label.items()}
         self.label2id = {label: mark for mark, label in self.id2label.items()}
         if len(self.label2id) < len(self.id2label):
@@ -103,7 +105,12 @@ class MTPPOutput(ModelOutput):
 
 
 class HubModel(PreTrainedModel):
-    """A model whose `push_to_hub` can bring its card."""
+    """A model that opens from safetensors alone, and whose `push_to_hub` can bring its card."""
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        # transformers would fall back to a pickle, which may hold anything.
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **{"use_safetensors": True, **kwargs})
 
     def push_to_hub(  # type: ignore[override]  # the library's is wrapped for its documentation
         self, repo_id: str, *args: Any, rows: Any = None, data: Any = None, **options: Any
