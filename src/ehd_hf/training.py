@@ -78,6 +78,8 @@ class TrainingArguments:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingArguments:
         known = {field.name for field in fields(cls)}
+        if not isinstance(values, Mapping) or "out" not in values:
+            raise ValueError(f"training arguments are named values, one of them out (a folder); got {values!r:.80}.")
         if unknown := sorted(set(values) - known):
             raise ValueError(
                 f"Training arguments are {', '.join(sorted(known))}; got unknown {', '.join(unknown)}. "
@@ -96,6 +98,12 @@ class TrainingArguments:
             if isinstance(value, bool) or not isinstance(value, kind) or not smallest <= value < inf:
                 what = "number" if name == "weight_decay" else "whole number"
                 raise ValueError(f"{name} must be a {what} of at least {smallest}; got {value!r}.")
+        for name in ("out", "metric"):
+            if not isinstance(value := getattr(self, name), str) or not value:
+                raise ValueError(f"{name} must be a text; got {value!r}.")
+        for name in ("greater_is_better", "progress"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false; got {value!r}.")
         for name in ("learning_rate", "max_grad_norm"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < inf:
@@ -166,8 +174,14 @@ class Trainer:
         *,
         evaluate: Callable[[PreTrainedModel], dict[str, float]] | None = None,
     ) -> None:
-        if args.tracker == "tensorboard" and find_spec("tensorboard") is None:
+        if getattr(args, "tracker", None) == "tensorboard" and find_spec("tensorboard") is None:
             raise ValueError("tracker: tensorboard needs the package; pip install 'ehd-hf[tensorboard]'.")
+        if not isinstance(args, TrainingArguments) or not isinstance(model, torch.nn.Module):
+            raise ValueError(
+                f"Trainer takes a model and TrainingArguments; got {type(model).__name__} and {type(args).__name__}."
+            )
+        if not hasattr(train_dataset, "__len__") or len(train_dataset) == 0:
+            raise ValueError(f"There must be data to train on; got {type(train_dataset).__name__} without any.")
         self.model, self.args = model, args
         self.train_dataset, self.eval_dataset, self.evaluate_with = train_dataset, eval_dataset, evaluate
         self.out = Path(args.out)
@@ -214,17 +228,19 @@ class Trainer:
                 group["lr"] = args.learning_rate_at(step)
             outputs = model(**batch)
             loss, share = self._globally_weighted(outputs)
-            accelerator.backward(loss * share)
-            accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+            value = self._global_loss(outputs, share)
+            if isfinite(value):
+                accelerator.backward(loss * share)
+                norm = accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+            if not isfinite(value) or not isfinite(norm):
+                what = f"loss became {value}" if not isfinite(value) else f"gradient became {float(norm)}"
+                raise ValueError(
+                    f"The {what} at step {step}{self._culprits(step)}. Lower the learning rate ({args.learning_rate}) "
+                    "or look for extreme intervals in the data; the last checkpoint is intact."
+                )
             optimizer.step()
             optimizer.zero_grad()
             self.progress.step = step + 1
-            value = self._global_loss(outputs, share)
-            if not isfinite(value):
-                raise ValueError(
-                    f"The loss became {value} at step {step}. Lower the learning rate ({args.learning_rate}) or look "
-                    "for extreme intervals in the data; the last checkpoint is intact."
-                )
             before = self.progress.train_loss
             self.progress.train_loss = value if before is None else 0.98 * before + 0.02 * value
             bar.update()
@@ -248,7 +264,7 @@ class Trainer:
 
     def _batches(self, steps: range) -> Iterator[dict[str, Tensor]]:
         sampler = StepBatches(
-            len(self.train_dataset),  # type: ignore[arg-type]  # map-style datasets have a length
+            len(self.train_dataset),
             self.args.batch_size,
             self.args.seed,
             steps,
@@ -256,7 +272,24 @@ class Trainer:
             self.accelerator.num_processes,
         )
         for batch in DataLoader(self.train_dataset, batch_sampler=sampler, collate_fn=_collate(self.train_dataset)):  # type: ignore[arg-type]
-            yield {name: value.to(self.accelerator.device) for name, value in batch.items()}
+            yield self._on_device(batch)
+
+    def _culprits(self, step: int) -> str:
+        """The sequences of this process's batch that have no finite loss by themselves; of all, if none stands out."""
+        data: Any = self.train_dataset
+        if not hasattr(data, "sequence_index"):
+            return ""
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        order = StepBatches(len(data), self.args.batch_size, self.args.seed, range(step, step + 1), rank, world)
+        indices = next(iter(order)).tolist()
+        with torch.no_grad():
+            alone = [self.model(**self._on_device(data.__getitems__([index]))).loss for index in indices]
+        bad = [index for index, loss in zip(indices, alone, strict=True) if not loss.isfinite()]
+        names = dict.fromkeys(str(data.sequences.seq_ids[data.sequence_index[index]]) for index in bad or indices)
+        return f", with sequence {', '.join(list(names)[:5])}{', ...' if len(names) > 5 else ''} in the batch"
+
+    def _on_device(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: value.to(self.accelerator.device) for name, value in batch.items()}
 
     def _globally_weighted(self, outputs: Any) -> tuple[Tensor, Tensor | float]:
         """The loss and this process's weight, so that the averaged gradient is that of the global batch."""
@@ -309,7 +342,7 @@ class Trainer:
             for first in list(range(0, size, step))[self.accelerator.process_index :: self.accelerator.num_processes]:
                 indices = torch.arange(first, min(first + step, size))
                 batch = collate(_fetch(self.eval_dataset, indices))
-                outputs = self.model(**{k: v.to(self.accelerator.device) for k, v in batch.items()})
+                outputs = self.model(**self._on_device(batch))
                 items = getattr(outputs, "num_items", None)
                 weight = float(items) if items is not None else float(len(indices))
                 values = {"loss": outputs.loss, **(getattr(outputs, "metrics", None) or {})}
@@ -347,7 +380,7 @@ class Trainer:
                 )
             return whole[-1]
         if self.accelerator.is_main_process:
-            if self.out.exists() and any(self.out.iterdir()):
+            if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
                 raise ValueError(
                     f"out must be new or empty, so that no earlier run is lost; {str(self.out)!r} is not. "
                     "Pass --resume to go on with it, or choose another folder."
