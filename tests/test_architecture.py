@@ -65,7 +65,7 @@ ADDED = {
     # The page to play with. Like `cli` it stands behind all it shows, and only `cli` starts it.
     "app": {"events", "explanation", "fitting", "pages", "pipeline", "reading", "synthetic"},
     "sources": {"hub_errors"},  # a source may be a data set on the Hub
-    "windows": {"sources"},  # windows are cut from whatever is a source
+    "windows": {"sources", "report"},  # windows are cut from whatever is a source; a card shows names as they are
 }
 SHARED = {"base", "encoder"}  # parts of a folder that its siblings have in common
 FOLDERS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}

@@ -15,7 +15,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData
 from transformers import PreTrainedConfig
 
-from .report import SHORT, Column, markdown_table, verdict
+from .report import SHORT, Column, markdown_table, plain_markdown, verdict
 
 TASK = "event-history-distillation"
 Rows = Sequence[Mapping[str, Any]]
@@ -115,8 +115,9 @@ def model_card(
         "pairs": pairs,
         "remote": _remote_use(name, pairs if is_distiller else None),
         "num_marks": f"{len(labels):,}",
-        "marks": ", ".join(labels[:_SHOWN_MARKS]) + (", ..." if len(labels) > _SHOWN_MARKS else ""),
-        "time_unit": process.time_unit or "the unit of the data",
+        "marks": ", ".join(map(plain_markdown, labels[:_SHOWN_MARKS]))
+        + (", ..." if len(labels) > _SHOWN_MARKS else ""),
+        "time_unit": plain_markdown(process.time_unit or "the unit of the data"),
         "data_name": data["pretty_name"],
         "provenance": " ".join(data["provenance"].split()),
         "training": _training(training),

@@ -126,7 +126,12 @@ def _check_place(out: Path) -> None:
 def _say(text: str, *, stderr: bool = False) -> None:
     from rich.console import Console
 
-    Console(stderr=stderr).print(text, soft_wrap=True, markup=False, highlight=False)
+    Console(stderr=stderr).print(_harmless(text), soft_wrap=True, markup=False, highlight=False)
+
+
+def _harmless(text: str) -> str:
+    """Control characters of a name spelt out: a terminal would obey them."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def _show(rows: Iterable[Iterable[Any]], columns: Iterable[str] = (), title: str | None = None) -> None:
@@ -138,7 +143,7 @@ def _show(rows: Iterable[Iterable[Any]], columns: Iterable[str] = (), title: str
     look: dict[str, Any] = {} if columns else {"show_header": False, "box": None, "padding": (0, 2, 0, 0)}
     table = Table(*columns, title=title, title_justify="left", **look)
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))  # names from the data are text, not markup
+        table.add_row(*(Text(_harmless(str(cell))) for cell in row))  # names from the data are text, not markup
     Console().print(table)
 
 

@@ -36,6 +36,8 @@ MAX_INFERRED_MARKS = 1_000_000
 LONGEST_SPAN = 1e30
 # Float64 tells whole numbers apart up to here.
 _LARGEST_WHOLE = 2**53
+# What 64 bits of nanoseconds hold, whole years.
+_FIRST_YEAR, _LAST_YEAR = 1678, 2261
 
 
 def unit_in_nanoseconds(unit: str) -> float:
@@ -92,6 +94,14 @@ class EventSequences:
         time_unit: str | None = None,
     ) -> EventSequences:
         """One list of numeric times and one of integer marks per sequence; validates and flattens."""
+        try:
+            times, marks = ([np.asarray(sequence) for sequence in values] for values in (times, marks))
+            flat = all(sequence.ndim == 1 and sequence.dtype != object for sequence in (*times, *marks))
+            first = None if starts is None else pa.array(np.asarray(starts, dtype=np.float64))
+        except (TypeError, ValueError):
+            flat = False
+        if not flat:
+            raise ValueError("from_lists takes a list of numbers per sequence; got others. Use load_events instead.")
         ids = tuple(range(len(times))) if seq_ids is None else tuple(seq_ids)
         if not len(times) == len(marks) == len(ids) > 0:
             raise ValueError(
@@ -100,12 +110,10 @@ class EventSequences:
             )
         lengths, mark_lengths = (np.array([len(sequence) for sequence in values]) for values in (times, marks))
         offsets = _offsets(lengths, mark_lengths, ids)
-        flat_times = pa.array(np.concatenate([np.asarray(sequence) for sequence in times]))
-        flat_marks = pa.array(np.concatenate([np.asarray(sequence) for sequence in marks]))
+        flat_times, flat_marks = (pa.array(np.concatenate(values)) for values in (times, marks))
         if _is_text(flat_times.type) or _is_text(flat_marks.type) or pa.types.is_timestamp(flat_times.type):
             raise ValueError("from_lists takes numeric times and marks; got text or dates. Use load_events instead.")
         labels = _vocabulary([flat_marks], id2label, num_marks)
-        first = None if starts is None else pa.array(np.asarray(starts, dtype=np.float64))
         return _checked(flat_times, flat_marks, offsets, ids, labels, first, time_unit)
 
     def __len__(self) -> int:
@@ -564,14 +572,19 @@ def _moments(values: pa.Array, offsets: np.ndarray, seq_ids: tuple[Any, ...]) ->
     if _is_text(kind):
         parsed = pd.to_datetime(values.to_pandas(), format="ISO8601", utc=True, errors="coerce")
         unread = parsed.isna().to_numpy() & values.is_valid().to_numpy(zero_copy_only=False)
-        _refuse(unread, values, offsets, seq_ids, expected, "Correct it or remove the event.")
+        fix = "Correct it or remove the event."
+        _refuse(unread, values, offsets, seq_ids, expected, fix)
+        unfit = ~parsed.dt.year.between(_FIRST_YEAR, _LAST_YEAR).to_numpy() & values.is_valid().to_numpy(False)
+        _refuse(unfit, values, offsets, seq_ids, f"timestamps must lie in {_FIRST_YEAR} to {_LAST_YEAR}", fix)
         return parsed.dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         raise ValueError(f"{expected}; got {kind}. Convert the column.")
     try:
         return values.cast(pa.timestamp("ns", getattr(kind, "tz", None))).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid as error:
-        raise ValueError(f"timestamps must lie between 1678 and 2261: {error}. Check the source.") from error
+        raise ValueError(
+            f"timestamps must lie in {_FIRST_YEAR} to {_LAST_YEAR}: {error}. Check the source."
+        ) from error
 
 
 def _mark_ids(
@@ -632,7 +645,8 @@ def _checked(
     _refuse(_backwards(times, offsets), times, offsets, seq_ids, "times must not decrease within a sequence", fix)
 
     first, each = times[offsets[:-1]], np.arange(len(seq_ids) + 1)
-    spans = times[offsets[1:] - 1].astype(np.float64) - first.astype(np.float64)  # of moments in ns, or of numbers
+    with np.errstate(over="ignore"):  # what overflows is refused
+        spans = times[offsets[1:] - 1].astype(np.float64) - first.astype(np.float64)  # of moments: in ns
     rule, fix = f"times of a sequence must span less than {LONGEST_SPAN:g}", "Choose a larger unit of time."
     if times.dtype != np.float64:
         rule, fix = "timestamps of a sequence must lie within 292 years", "Check the source."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from huggingface_hub import CommitOperationAdd, HfApi, constants, snapshot_downl
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.hf_api import RepoFile
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 from transformers.utils import logging
 
 from . import __version__
@@ -227,9 +228,11 @@ def fetch_model(name: str, *, revision: str | None = None, subfolder: str = "", 
         subfolder: where in it.
         options: token, and `CACHE_OPTIONS`.
     """
+    if ".." in Path(subfolder).parts:
+        raise ValueError(f"subfolder must lie inside the repository; got {subfolder!r}. Name a folder in it.")
     inside = f"{subfolder.strip('/')}/" if subfolder else ""
     folder = Path(name)
-    if not (folder / inside / "config.json").is_file():
+    if not os.path.isfile(folder / inside / "config.json"):  # False for a name that no file can have
         wanted = [inside + file for file in ("config.json", "*.safetensors", "*.safetensors.index.json")]
         with hub_errors(name, "model", revision, token=options.get("token")):
             folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted, **options))
@@ -238,6 +241,23 @@ def fetch_model(name: str, *, revision: str | None = None, subfolder: str = "", 
                 raise ValueError(_no_weights(f"{name}/{inside}".rstrip("/"), there))
     check_weights(folder / inside)
     return str(folder)
+
+
+def open_model(folder: str | Path, **options: Any) -> Any:
+    """The model in a checked folder (see `fetch_model`), whole: safetensors alone, and no code that lies beside them
+    unless `trust_remote_code=True` is among the options of transformers."""
+    options = {"trust_remote_code": False, **options, "use_safetensors": True, "output_loading_info": True}
+    try:
+        model, info = AutoModel.from_pretrained(folder, **options)
+    except Exception as error:  # a stranger's config may fail in any way
+        said = " ".join(str(error).split())
+        raise ValueError(f"{folder} does not open as a model: {said} Check that ehd_hf wrote it.") from error
+    if lacking := sorted({*info["missing_keys"], *(entry[0] for entry in info["mismatched_keys"])}):
+        raise ValueError(
+            f"{folder} must hold all weights of a {type(model).__name__}; {', '.join(lacking[:3])} is missing or of "
+            "another shape. Copy it again, or train anew."
+        )
+    return model
 
 
 def check_weights(folder: str | Path) -> None:

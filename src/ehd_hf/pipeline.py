@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -17,7 +18,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
-from transformers import AutoModel
 
 from . import distillers, hub
 from . import mtpp as backbones
@@ -84,9 +84,12 @@ def load_example(name: str = "incidents") -> pd.DataFrame:
 
 def resolve_checkpoint(name_or_path: str | PathLike[str]) -> str:
     """A local folder, then a bundled checkpoint, then a Hub id."""
-    bundled = CHECKPOINTS / str(name_or_path)
-    if not (Path(name_or_path) / "config.json").is_file() and str(name_or_path) in list_pretrained():
-        return str(bundled)
+    if not isinstance(name_or_path, str | PathLike):
+        raise ValueError(
+            f"a model is named by its folder or a text such as {list_pretrained()[0]!r}; got {name_or_path!r}."
+        )
+    if not os.path.isfile(Path(name_or_path) / "config.json") and str(name_or_path) in list_pretrained():
+        return str(CHECKPOINTS / str(name_or_path))
     return str(name_or_path)
 
 
@@ -232,7 +235,7 @@ class EHDDistiller:
         """
         if isinstance(mtpp, str | PathLike):
             assert backbones  # importing it registers every backbone with AutoModel
-            mtpp = AutoModel.from_pretrained(hub.fetch_model(str(mtpp)), use_safetensors=True)
+            mtpp = hub.open_model(hub.fetch_model(str(mtpp)))
         if not isinstance(mtpp, MTPPModel):
             raise ValueError(
                 f"from_mtpp needs a marked temporal point process; got {type(mtpp).__name__}. A distiller opens with "
@@ -269,7 +272,7 @@ class EHDDistiller:
                 f"No distiller called {str(name_or_path)!r}: not a folder with config.json, not one of the bundled "
                 f"{', '.join(list_pretrained())}, and on the Hub: {error}"
             ) from error
-        model = AutoModel.from_pretrained(folder, subfolder=subfolder, use_safetensors=True, **kwargs)
+        model = hub.open_model(folder, subfolder=subfolder, **kwargs)
         if not isinstance(model, DistillerModel):
             raise ValueError(
                 f"{str(name_or_path)!r} holds a {type(model).__name__}, not a distiller. Explain with it by "
@@ -403,7 +406,7 @@ class EHDDistiller:
                 losses of log-likelihood per future event; by default the scores that explanations show.
         """
         solver = get_solver(method) if isinstance(method, str) else method or self.solver
-        if not solver.orders:
+        if not isinstance(solver, Solver) or not solver.orders:
             ordering = ", ".join(name for name in available_solvers() if get_solver(name).orders)
             raise ValueError(f"attribute needs a method that orders all events, such as {ordering}; got {method!r}.")
         events = self._load(sequence, "sequence")
@@ -416,6 +419,7 @@ class EHDDistiller:
             objective = Objective(self.mtpp, *window, conditioning=self.conditioning)
             generator = torch.Generator(device=times.device).manual_seed(0)
             found = solver.rank(objective, generator).double()
+            _check_finite([windows[index] for index in indices], found.masked_fill(~objective.history, 0.0))
             for row, index in enumerate(indices):
                 num_scored = len(windows[index].times) - windows[index].num_future
                 last = len(scores[index]) - windows[index].num_future
@@ -440,6 +444,10 @@ class EHDDistiller:
         Rows are windows as `export_windows` writes them (columns history_times, history_marks, future_times,
         future_marks), or sequences (times, marks) whose last `future` events are explained.
         """
+        if not hasattr(dataset, "column_names") or not hasattr(dataset, "with_format"):
+            raise ValueError(
+                f"explain_dataset takes a datasets.Dataset; got {type(dataset).__name__}. Or use explain."
+            )
         names = set(dataset.column_names)
         if {"history_times", "history_marks", "future_times", "future_marks"} <= names:
             columns = ["history_times", "history_marks", "future_times", "future_marks"]
@@ -683,6 +691,7 @@ class EHDDistiller:
 
     def _explain_batch(self, windows: list[_Window], question: Question, double: MTPPModel) -> list[Explanation]:
         found = self._answer(*_tensors(windows, self.mtpp.device), question, double)
+        _check_finite(windows, *found.values.values(), found.scores.masked_fill(~found.history, 0.0))
         rows = {name: value.tolist() for name, value in found.values.items()}
         met, nothing, one_minimal = found.met.tolist(), found.nothing.tolist(), found.one_minimal.tolist()
         config: Any = self.mtpp.config
@@ -812,6 +821,17 @@ def _within(values: dict[str, Tensor], question: Question, margin: float = 0.0) 
     # An epsilon is to be undercut, a share to be reached.
     met = left < limit if question.epsilon is not None else left <= limit
     return met if question.delta is None else met & (values["dppl_distilled"] >= margin - question.delta)
+
+
+def _check_finite(windows: list[_Window], *values: Tensor) -> None:
+    """Refuse results (B,) or (B, L) that are not numbers, by the name of the first sequence that has one."""
+    bad = torch.stack([~value.isfinite().reshape(len(windows), -1).all(1) for value in values]).any(0)
+    if bad.any():
+        name = windows[int(bad.int().argmax())].seq_id
+        raise ValueError(
+            f"an explanation must be made of numbers; the model gives none for sequence {name!r}. Check its weights "
+            "for NaN, and its times for gaps far beyond those the model was trained on."
+        )
 
 
 def _check_numbers(**targets: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import pickletools
 import re
@@ -40,10 +41,10 @@ def load_source(path: str | Path, *, revision: str | None = None, **keywords: An
         keywords: as in `load_events`. The layouts named above know their columns; id2label, num_marks, time_unit and
             sort stay open.
     """
-    if not Path(path).exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
+    if not os.path.exists(path) and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
         path = _download(str(path), revision)
     path = Path(path)
-    if not path.exists():
+    if not os.path.exists(path):  # False for a name that no file can have
         raise ValueError(
             f"a source is a file, a folder or the Hub id of a data set; got {path}, which does not exist. Check it."
         )
@@ -343,7 +344,7 @@ def _pickled_rows(file: Path) -> dict[str, list[dict[str, Any]]]:
 def _check_memo(raw: bytes) -> None:
     """Refuse a pickle that numbers its memo beyond its own length: the reader would make room for all up to there."""
     for code, argument, _ in pickletools.genops(raw):
-        if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= argument <= len(raw):
+        if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= int(argument or 0) <= len(raw):
             raise pickle.UnpicklingError(f"a memo of {argument:,} entries in {len(raw):,} bytes")
 
 

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 
 from .events import EventBatch, EventSequences, load_events
+from .report import plain_markdown
 from .sources import load_source
 
 if TYPE_CHECKING:
@@ -180,9 +182,10 @@ def make_windows(sequences: EventSequences, *, future: int, history: int) -> Win
     tensor([1., 3., 6.])
     ```
     """
+    _check_sequences(sequences)
     for name, size in (("future", future), ("history", history)):
-        if size <= 0:
-            raise ValueError(f"{name} must be at least 1 event; got {size}. Choose K and L such as 15-40.")
+        if not _is_count(size):
+            raise ValueError(f"{name} must be at least 1 event; got {size!r}. Choose K and L such as 15-40.")
     window, lengths = future + history, sequences.lengths
     if lengths.max() < window:
         raise ValueError(
@@ -201,25 +204,39 @@ def make_crops(sequences: EventSequences, *, length: int, min_events: int | None
         length: most events of a crop.
         min_events: fewest events of a crop of a longer sequence; default half of `length`.
     """
-    min_events = max(length // 2, 1) if min_events is None else min_events
-    if not 1 <= min_events <= length:
+    _check_sequences(sequences)
+    fewest: Any = max(length // 2, 1) if min_events is None and _is_count(length) else min_events
+    if not _is_count(length) or not _is_count(fewest) or fewest > length:
         raise ValueError(
-            f"crops need 1 <= min_events <= length; got min_events {min_events} and length {length}. Choose others."
+            f"crops need 1 <= min_events <= length; got min_events {fewest!r} and length {length!r}. Choose others."
         )
     lengths = sequences.lengths
-    positions = lengths - np.minimum(min_events, lengths) + 1
+    positions = lengths - np.minimum(fewest, lengths) + 1
     first = _runs(sequences.offsets[:-1], positions)
     return CropStore(sequences, first, np.minimum(np.repeat(sequences.offsets[1:], positions) - first, length))
 
 
 def make_whole(sequences: EventSequences, max_length: int | None = None) -> CropStore:
     """One item per sequence, in full or its first `max_length` events."""
-    if max_length is not None and max_length < 1:
-        raise ValueError(f"max_length must be at least 1; got {max_length}. Leave it out for whole sequences.")
+    _check_sequences(sequences)
+    if max_length is not None and not _is_count(max_length):
+        raise ValueError(f"max_length must be at least 1; got {max_length!r}. Leave it out for whole sequences.")
     lengths = sequences.lengths
     return CropStore(
         sequences, sequences.offsets[:-1], lengths if max_length is None else lengths.clip(max=max_length)
     )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
+
+
+def _check_sequences(sequences: Any) -> None:
+    if not isinstance(sequences, EventSequences):
+        kind = type(sequences).__name__
+        raise ValueError(f"windows are cut from EventSequences; got {kind}. Make them with load_events.")
+    if len(sequences) == 0:
+        raise ValueError("windows need at least one sequence; got none. Check what was selected.")
 
 
 def _runs(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -229,7 +246,7 @@ def _runs(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 def parse_pair(name: str) -> tuple[int, int]:
     """(K, L) of a window name such as "15-40"."""
-    match = re.fullmatch(r"(\d+)-(\d+)", name)
+    match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", str(name))
     if match is None:
         raise ValueError(f'a window is named "K-L", future then history, such as "15-40"; got {name!r}.')
     return int(match[1]), int(match[2])
@@ -252,8 +269,10 @@ def load_windows(source: Any, name: str = "15-40", *, split: str = "train", **co
         splits = load_source(source, **columns)
     elif isinstance(source, Mapping) and all(isinstance(value, EventSequences) for value in source.values()):
         splits = source
+    elif isinstance(source, EventSequences):
+        splits = {"train": source}
     else:
-        splits = {"train": source if isinstance(source, EventSequences) else load_events(source, **columns)}
+        splits = {"train": load_events(source, **columns)}
     whole = "test" if split == "test_sampled" else split
     if whole not in splits:
         raise ValueError(f"no split {split!r}; the source has {', '.join(splits)}. Pass split=<one of them>.")
@@ -289,11 +308,22 @@ def export_windows(
         card: texts of the card that cannot be computed, keys as in `dataset_cards/*.yaml`.
         overwrite: replace `out` whatever it holds.
     """
-    out, card = Path(out), dict(card or {})
+    if not isinstance(name, str) or not name.strip() or not (card is None or isinstance(card, Mapping)):
+        raise ValueError(f"a data set needs a name, and its card a dict of texts; got {name!r} and {card!r:.80}.")
+    name, card = " ".join(name.split()), {key: str(value) for key, value in (card or {}).items()}
+    out = Path(out)
     if unknown := sorted(set(card) - set(CARD_FIELDS)):
         raise ValueError(f"a card has the fields {', '.join(CARD_FIELDS)}; got {', '.join(unknown)}. Remove them.")
     if out.exists() and not (overwrite or is_export(out) or (out.is_dir() and not any(out.iterdir()))):
         raise ValueError(f"{out} exists and holds something else. Choose another folder, or pass overwrite=True.")
+    if not isinstance(splits, Mapping) or not all(isinstance(split, EventSequences) for split in splits.values()):
+        raise ValueError("splits must map names to EventSequences; got others. Load them with load_splits.")
+    # They become the names of files.
+    if bad := [split for split in splits if not re.fullmatch(r"[A-Za-z0-9_]{1,50}", str(split))]:
+        raise ValueError(f"a split is named by letters, digits and _; got {bad[0]!r}. Rename it.")
+    pairs = [pair if isinstance(pair, tuple | list) and len(pair) == 2 else (0, 0) for pair in pairs]
+    if not pairs or not all(map(_is_count, chain(*pairs))):
+        raise ValueError(f"pairs must be numbers (future, history), such as (15, 40); got {pairs}. Name one or more.")
     if len({tuple(sequences.id2label.items()) for sequences in splits.values()}) != 1:
         raise ValueError("the splits must be there and share one mark vocabulary. Load them with load_splits.")
     splits = {key: replace(s, time_unit=s.time_unit or card.get("time_unit")) for key, s in splits.items()}
@@ -431,10 +461,10 @@ def _card(
     text = template.substitute(
         header=yaml.safe_dump(header, sort_keys=False, allow_unicode=True).rstrip(),
         marker=CARD_MARKER,
-        name=name,
-        pretty_name=header["pretty_name"],
-        license=header["license"],
-        time_unit=any_split.time_unit or "not stated by the source",
+        name=plain_markdown(name),
+        pretty_name=plain_markdown(header["pretty_name"]),
+        license=plain_markdown(header["license"]),
+        time_unit=plain_markdown(any_split.time_unit or "not stated by the source"),
         provenance=card.get("provenance", "Not stated.").strip(),
         citation=card.get("citation", "").strip(),
         mark_text=f"{card.get('marks', '').strip()} {_mark_summary(counts, any_split.id2label)}".strip(),
@@ -462,8 +492,8 @@ def _mark_summary(counts: Mapping[str, np.ndarray], id2label: Mapping[int, str])
     if share[most] == share[least]:
         return ""
     return (
-        f"In the {split} split {share[most]:.1%} of the events are of the most frequent mark ({id2label[most]}) and "
-        f"{share[least]:.2%} of the rarest ({id2label[least]})."
+        f"In the {split} split {share[most]:.1%} of the events are of the most frequent mark "
+        f"({plain_markdown(id2label[most])}) and {share[least]:.2%} of the rarest ({plain_markdown(id2label[least])})."
     )
 
 
@@ -480,7 +510,7 @@ def _markdown(corner: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
 
     def text(value: Any) -> str:
         return (
-            str(value).replace("|", "\\|")
+            plain_markdown(value)
             if isinstance(value, str)
             else f"{value:,}"
             if isinstance(value, int)
