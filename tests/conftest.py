@@ -9,11 +9,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
 logging.disable_progress_bar()
 torch.set_num_threads(1)
 
+# The same few examples every time; HYPOTHESIS_PROFILE=thorough looks for new ones.
+_QUIET = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("fast", max_examples=15, derandomize=True, **_QUIET)
+settings.register_profile("thorough", max_examples=500, **_QUIET)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 @pytest.fixture(scope="session")
 def app_url(tmp_path_factory):

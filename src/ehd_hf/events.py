@@ -397,10 +397,12 @@ def _read_file(path: Path) -> pa.Table:
     if path.suffix == ".csv":
         return pa.csv.read_csv(path)
     text = path.read_text(encoding="utf-8-sig")
-    try:
-        return _as_table(json.loads(text))
-    except json.JSONDecodeError:  # one object per line, as many .json files hold too
-        return _of_rows([json.loads(line) for line in text.splitlines() if line.strip()])
+    if path.suffix == ".json":
+        try:
+            return _as_table(json.loads(text))
+        except json.JSONDecodeError:
+            pass  # many .json files hold one object per line
+    return _of_rows([json.loads(line) for line in text.split("\n") if line.strip()])
 
 
 def _of_rows(rows: Sequence[Any]) -> pa.Table:

@@ -233,7 +233,7 @@ def _read_rows(file: Path) -> list[Any]:
         return read_table(file).to_pylist()
     try:
         text = file.read_text(encoding="utf-8-sig").strip()
-        return json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()]
+        return json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.split("\n")]
     except (ValueError, RecursionError) as error:
         said = reason_of(error)
         raise ValueError(f"{file} must be a JSON array of rows, or a row per line; got {said}. Repair it.") from error

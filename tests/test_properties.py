@@ -1,0 +1,236 @@
+"""Properties that hold for all inputs, tried on examples that hypothesis draws: run with HYPOTHESIS_PROFILE=thorough
+for hundreds of new ones."""
+
+import json
+from itertools import combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from ehd_hf import FullyNNConfig, FullyNNModel, dppl, load_events, make_windows
+from ehd_hf.cli import app
+from ehd_hf.events import EventSequences
+from ehd_hf.perplexity import log_perplexity
+from ehd_hf.rebuild import compact, pull_up, select
+from ehd_hf.solvers.base import AtSize, Explains, Objective, available_solvers, get_solver
+from helpers import random_events, slow_batch_log_prob, wild
+
+FINITE = st.floats(-1e12, 1e12, allow_subnormal=False)
+NAMES = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=8).filter(lambda name: name.strip())
+SEEDS = st.integers(0, 2**31)
+
+
+@st.composite
+def sequences(draw, max_events=9):
+    """Times and names of marks of one to four sequences."""
+    lengths = draw(st.lists(st.integers(1, max_events), min_size=1, max_size=4))
+    times = [sorted(draw(st.lists(FINITE, min_size=n, max_size=n))) for n in lengths]
+    return times, [draw(st.lists(NAMES, min_size=n, max_size=n)) for n in lengths]
+
+
+def tiny(seed=0):
+    torch.manual_seed(seed)
+    sizes = {"num_marks": 3, "embedding_size": 2, "hidden_size": 3, "num_components": 3, "num_layers": 1}
+    return wild(FullyNNModel(FullyNNConfig(**sizes)), 0.5, seed).requires_grad_(False)
+
+
+MODEL = tiny()
+
+
+def window(seed, num_rows, num_events, padding="none"):
+    return random_events(num_rows, num_events, 3, torch.Generator().manual_seed(seed), padding)
+
+
+# --- events
+
+
+@given(sequences())
+def test_events_survive_every_format(drawn):
+    times, marks = drawn
+    lists = {"seq_id": [f"s{i}" for i in range(len(times))], "times": times, "marks": marks}
+    rows = [{key: lists[key][i] for key in lists} for i in range(len(times))]
+    long = pd.DataFrame(
+        [(f"s{i}", t, m) for i in range(len(times)) for t, m in zip(times[i], marks[i], strict=True)],
+        columns=["seq_id", "time", "mark"],
+    )
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        pd.DataFrame(lists).to_parquet(folder / "lists.parquet")
+        long.to_parquet(folder / "long.parquet")
+        (folder / "rows.json").write_text(json.dumps(rows))
+        (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        (folder / "columns.json").write_text(json.dumps(lists))
+        for source in (lists, rows, long, *sorted(folder.iterdir())):
+            events = load_events(source)
+            assert [events.id2label[mark] for mark in events.marks] == sum(marks, [])
+            np.testing.assert_array_equal(events.times, np.concatenate(times))
+            np.testing.assert_array_equal(events.lengths, [len(piece) for piece in times])
+
+
+@given(st.lists(st.tuples(FINITE, st.integers(0, 3)), min_size=1, max_size=20))
+def test_sorting_orders_events_and_loses_none(pairs):
+    events = load_events({"times": [[t for t, _ in pairs]], "marks": [[m for _, m in pairs]]}, sort=True)
+    assert list(zip(events.times, events.marks, strict=True)) == sorted(pairs, key=lambda pair: pair[0])
+
+
+# --- windows
+
+
+@given(sequences(max_events=14), st.integers(1, 4), st.integers(1, 4))
+def test_windows_are_counted_and_cut_as_a_loop_would(drawn, future, history):
+    times, _ = drawn
+    events = EventSequences.from_lists(times, [[0] * len(piece) for piece in times])
+    size, expected = future + history, []
+    for piece in times:
+        first = [0] if len(piece) == size else range(1, len(piece) - size + 1)
+        expected += [(np.array(piece[i : i + size]) - piece[max(i - 1, 0)]).astype(np.float32) for i in first]
+    if max(map(len, times)) < size:
+        with pytest.raises(ValueError, match="needs a sequence of at least"):
+            make_windows(events, future=future, history=history)
+        return
+    store = make_windows(events, future=future, history=history)
+    assert len(store) == len(expected) == sum(max(len(p) - size, 0) + (len(p) == size) for p in times)
+    for index, cut in enumerate(expected):
+        np.testing.assert_array_equal(store[index]["times"].numpy(), cut)
+
+
+# --- rebuilding
+
+
+@given(SEEDS, st.integers(1, 4), st.integers(1, 7), st.sampled_from(["none", "end", "front", "anywhere"]))
+def test_rebuilding_equals_deletion_in_a_loop(seed, num_rows, num_events, padding):
+    times, marks, mask = window(seed, num_rows, num_events, padding)
+    keep = torch.rand(num_rows, num_events, generator=torch.Generator().manual_seed(seed)) > 0.5
+    kept = keep & mask
+    moved = compact(times, marks, mask, keep)
+    selected, weights = select(times, marks, mask, keep.to(times.dtype))
+    num_history = num_events // 2
+    pulled = pull_up(times, marks, mask, keep[:, :num_history])
+    for row in range(num_rows):
+        wanted = [(float(times[row, i]), int(marks[row, i])) for i in range(num_events) if kept[row, i]]
+        for found in (moved, selected):
+            count = int(found.mask[row].sum())
+            assert (
+                list(zip(found.times[row, :count].tolist(), found.marks[row, :count].tolist(), strict=True)) == wanted
+            )
+            assert found.mask[row, :count].all()
+        assert (weights[row, : len(wanted)] == 1).all()
+        left = kept[row].clone()
+        left[num_history:] = mask[row, num_history:]
+        there = [(float(times[row, i]), int(marks[row, i])) for i in range(num_events) if left[i]]
+        where = pulled[2][row]
+        assert list(zip(pulled[0][row, where].tolist(), pulled[1][row, where].tolist(), strict=True)) == there
+
+
+@given(SEEDS, st.integers(1, 3), st.integers(1, 6), st.sampled_from(["none", "end", "anywhere"]))
+def test_a_gate_of_zeros_and_ones_equals_deletion(seed, num_rows, num_events, padding):
+    times, marks, mask = window(seed, num_rows, num_events, padding)
+    keep = torch.rand(num_rows, num_events, generator=torch.Generator().manual_seed(seed + 1)) > 0.5
+    gated = MODEL.event_log_prob(times, marks, mask, keep=keep.to(times.dtype)).log_prob
+    torch.testing.assert_close(gated, slow_batch_log_prob(MODEL, times, marks, mask, keep))
+
+
+# --- the perplexity drop
+
+
+@given(SEEDS, st.integers(1, 4), st.integers(1, 6), st.integers(1, 4), st.sampled_from(["paper", "survival"]))
+def test_the_drop_of_the_full_history_is_exactly_zero(seed, num_rows, num_history, num_future, conditioning):
+    times, marks, mask = window(seed, num_rows, num_history + num_future)
+    keep = torch.ones(num_rows, num_history, dtype=times.dtype)
+    for rebuilder in ("gate", "select", "compact"):
+        options = {"conditioning": conditioning, "rebuilder": rebuilder}
+        assert (dppl(MODEL, times, marks, mask, num_future, keep, **options) == 0).all()
+
+
+@given(SEEDS, st.integers(2, 5), st.integers(1, 6), st.integers(1, 3), st.integers(1, 5))
+def test_log_perplexity_knows_nothing_of_other_rows_or_padding(seed, num_rows, num_history, num_future, padded):
+    times, marks, mask = window(seed, num_rows, num_history + num_future)
+    together = log_perplexity(MODEL, times, marks, mask, num_future)
+    alone = [log_perplexity(MODEL, times[i, None], marks[i, None], mask[i, None], num_future) for i in range(num_rows)]
+    front = [torch.nn.functional.pad(x, (padded, 0)) for x in (times, marks, mask)]
+    torch.testing.assert_close(torch.cat(alone), together, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(log_perplexity(MODEL, *front, num_future), together, rtol=1e-12, atol=1e-12)
+
+
+# --- solvers
+
+
+@given(SEEDS, st.sampled_from([name for name in available_solvers() if name != "refine"]), st.floats(0.1, 0.9))
+def test_what_a_solver_calls_reached_meets_its_rule(seed, name, share):
+    objective = Objective(MODEL, *window(seed, 2, 6), 2, conditioning="survival")
+    generator = torch.Generator().manual_seed(0)
+    result = get_solver(name).solve(objective, Explains(share=share), generator=generator)
+    empty = objective.dppl_left(objective.history, objective.windows)
+    left = objective.dppl_left(result.distill_mask, objective.windows)
+    if name != "random_distillation":  # its values are means over draws
+        assert (left[result.reached] <= share * empty[result.reached] + 1e-9).all()
+    assert not (result.distill_mask & ~objective.history).any()
+
+
+@given(
+    SEEDS, st.sampled_from(["greedy_search", "backward_elimination", "recency", "leave_one_out"]), st.integers(1, 3)
+)
+def test_no_solver_beats_exact_search_and_exact_search_no_enumeration(seed, name, size):
+    objective = Objective(MODEL, *window(seed, 2, 6), 2, conditioning="paper")
+    best = get_solver("exact_search").solve(objective, AtSize(size)).distill_mask
+    other = get_solver(name).solve(objective, AtSize(size)).distill_mask
+
+    def score(chosen):
+        return -objective.dppl_left(chosen, objective.windows)
+
+    assert (best.sum(1) == size).all() and (other.sum(1) == size).all()
+    sets = torch.zeros(0, 2, 4, dtype=torch.bool)
+    for chosen in combinations(range(4), size):
+        one = torch.zeros(1, 2, 4, dtype=torch.bool)
+        one[..., list(chosen)] = True
+        sets = torch.cat([sets, one])
+    all_scores = torch.stack([score(one) for one in sets])
+    torch.testing.assert_close(score(best), all_scores.amax(0))
+    assert (score(other) <= score(best) + 1e-9).all()
+
+
+# --- the command line
+
+WORDS = [
+    "explain",
+    "train",
+    "data",
+    "check",
+    "report",
+    "--json",
+    "--future",
+    "--history",
+    "--time",
+    "--mark",
+    "-1",
+    "0",
+]
+WORDS += [
+    "nan",
+    "",
+    " ",
+    "nowhere.csv",
+    "../..",
+    "incidents",
+    "--size",
+    "--share",
+    "--epsilon",
+    "x" * 300,
+    "🚀",
+    "\\",
+    "--",
+]
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=7))
+def test_no_list_of_arguments_ends_in_a_traceback(arguments):
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code in (0, 1, 2, 3), (arguments, result.exception)
+    assert result.exception is None or isinstance(result.exception, SystemExit), (arguments, result.exception)

@@ -1,0 +1,296 @@
+"""No one gets in: files that try to run something are refused, and nothing runs. Every payload here would touch a
+sentinel file; the tests assert that it is not there."""
+
+import io
+import json
+import os
+import pickle
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from transformers import AutoModel
+
+from ehd_hf import EHDDistiller, FullyNNConfig, FullyNNModel, load_events, load_windows
+from ehd_hf.cards import check_card
+from ehd_hf.distillers.ranking import RankingDistillerModel
+from ehd_hf.fitting import saved_run
+from ehd_hf.report import plain_markdown
+from ehd_hf.sources import load_source
+from ehd_hf.training import Trainer, TrainingArguments
+from ehd_hf.windows import export_windows, make_whole
+
+SRC = Path(__file__).resolve().parent.parent / "src" / "ehd_hf"
+SIZES = {"embedding_size": 4, "hidden_size": 4, "num_components": 4}
+EVENTS = load_events([[(float(i), "abc"[i % 3]) for i in range(9)]])
+
+
+class Payload:
+    """Unpickled, it runs a command."""
+
+    def __init__(self, sentinel):
+        self.sentinel = sentinel
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.sentinel}",)
+
+
+@pytest.fixture
+def sentinel(tmp_path):
+    """A file that must not appear."""
+    path = tmp_path / "owned"
+    yield path
+    assert not path.exists(), "a payload ran"
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return FullyNNModel(FullyNNConfig(num_marks=3, id2label=dict(enumerate("abc")), **SIZES))
+
+
+@pytest.fixture
+def folder(model, tmp_path):
+    model.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_the_payload_itself_works(tmp_path):
+    pickle.loads(pickle.dumps(Payload(tmp_path / "ran")))
+    assert (tmp_path / "ran").exists()
+
+
+# --- weights
+
+OPENERS = {
+    "EHDDistiller.from_pretrained": EHDDistiller.from_pretrained,
+    "EHDDistiller.from_mtpp": EHDDistiller.from_mtpp,
+    "FullyNNModel.from_pretrained": FullyNNModel.from_pretrained,
+    "RankingDistillerModel.from_mtpp": RankingDistillerModel.from_mtpp,
+    "AutoModel.from_pretrained": AutoModel.from_pretrained,
+}
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt", "model.safetensors"])
+@pytest.mark.parametrize("opener", OPENERS)
+def test_pickled_weights_are_refused_and_not_opened(folder, sentinel, opener, name):
+    (folder / "model.safetensors").unlink()
+    torch.save({"encoder.weight": Payload(sentinel)}, folder / name)
+    with pytest.raises(Exception, match="safetensors|[Hh]eader"):
+        OPENERS[opener](str(folder))
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+def test_a_sound_pickle_is_refused_too(folder, model, opener):
+    (folder / "model.safetensors").unlink()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises((ValueError, OSError), match="safetensors"):
+        OPENERS[opener](str(folder))
+
+
+@pytest.mark.parametrize("opener", ["EHDDistiller.from_pretrained", "EHDDistiller.from_mtpp"])
+def test_weights_that_are_missing_are_not_made_up(folder, opener):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    weights.pop("amplitude.weight")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="amplitude.weight is missing"):
+        OPENERS[opener](str(folder))
+
+
+def edit_config(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+@pytest.mark.parametrize("model_type", ["fullynn", "stranger", None])
+@pytest.mark.parametrize("opener", OPENERS)
+def test_code_beside_a_model_is_not_run_without_being_asked(folder, sentinel, opener, model_type, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: "n")  # AutoModel itself asks; ours never does
+    module = f"import os\nos.system('touch {sentinel}')\nclass Evil: pass\n"
+    (folder / "evil.py").write_text(module)
+    edit_config(folder, model_type=model_type, auto_map={key: "evil.Evil" for key in ("AutoConfig", "AutoModel")})
+    try:
+        OPENERS[opener](str(folder))
+    except (ValueError, OSError):
+        assert opener != "EHDDistiller.from_mtpp" or model_type != "fullynn"
+    assert not any("evil" in name for name in sys.modules)
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc", "a/../../secret"])
+def test_a_subfolder_cannot_leave_its_repository(folder, path):
+    with pytest.raises((ValueError, OSError), match="inside the repository|No distiller"):
+        EHDDistiller.from_pretrained(str(folder), subfolder=path)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "..", "/etc/passwd", "a/../b", "file:///etc/passwd", "~/x"])
+def test_names_of_models_and_data_sets_are_no_way_to_other_files(name):
+    with pytest.raises((ValueError, OSError)):
+        EHDDistiller.from_pretrained(name)
+    with pytest.raises((ValueError, OSError)):
+        load_windows(name)
+
+
+# --- checkpoints of training and plans
+
+
+def test_a_checkpoint_to_resume_from_is_never_unpickled(model, tmp_path, sentinel):
+    args = TrainingArguments(out=str(tmp_path / "run"), steps=2, save_every=1, progress=False, num_threads=1)
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-00000001"
+    checkpoint.mkdir(parents=True)
+    for name in ("state.safetensors", "optimizer.bin", "scheduler.bin", "random_states_0.pkl"):
+        torch.save(Payload(sentinel), checkpoint / name)
+    (checkpoint / "progress.json").write_text('{"progress": {}, "args": {}}')
+    with pytest.raises(ValueError, match="cannot be read"):
+        Trainer(model, args, make_whole(EVENTS)).train(resume=True)
+
+
+def test_a_run_saved_beside_a_model_is_data_and_nothing_else(tmp_path, sentinel):
+    (tmp_path / "ehd_hf.json").write_text('{"reading": {"__class__": "os.system"}}')
+    assert saved_run(tmp_path) is None or isinstance(saved_run(tmp_path), dict)
+
+
+# --- data
+
+
+def test_a_hawkes_pickle_with_a_payload_is_refused(tmp_path, sentinel):
+    hidden = {"dim_process": 1, "train": [[{"time_since_start": 1.0, "type_event": Payload(sentinel)}]]}
+    (tmp_path / "train.pkl").write_bytes(pickle.dumps(hidden))
+    with pytest.raises(ValueError, match="import posix.system.*Nothing in it was run"):
+        load_source(tmp_path / "train.pkl")
+
+
+def test_a_pickle_that_would_fill_the_memory_is_refused(tmp_path):
+    bomb = b"\x80\x02N" + b"r" + (2**32 - 1).to_bytes(4, "little") + b"."  # memo entry 4,294,967,295
+    assert pickle.loads(bomb[:3] + b".") is None
+    (tmp_path / "train.pkl").write_bytes(bomb)
+    with pytest.raises(ValueError, match="a memo of 4,294,967,295 entries in 9 bytes"):
+        load_source(tmp_path / "train.pkl")
+
+
+def test_a_pickle_that_unfolds_is_refused(tmp_path):
+    event = {"time_since_start": 1.0, "time_since_last_event": 0.0, "type_event": 0}
+    events = [event] * 10_000
+    (tmp_path / "train.pkl").write_bytes(pickle.dumps({"train": [events] * 10_000}))
+    with pytest.raises(ValueError, match="more events than its"):
+        load_source(tmp_path / "train.pkl")
+
+
+def test_pandas_and_arrow_metadata_run_nothing(tmp_path, sentinel):
+    table = pa.table({"time": [1.0, 2.0], "mark": ["a", "b"]})
+    evil = pickle.dumps(Payload(sentinel))
+    metadata = {b"pandas": evil, b"huggingface": evil, b"ehd_hf": evil, b"ARROW:extension:name": b"evil"}
+    metadata[b"ARROW:extension:metadata"] = evil
+    field = pa.field("mark", pa.string(), metadata={b"ARROW:extension:name": b"arrow.py_extension_type", **metadata})
+    schema = pa.schema([pa.field("time", pa.float64()), field], metadata=metadata)
+    pq.write_table(table.cast(schema), tmp_path / "train.parquet")
+    assert load_source(tmp_path / "train.parquet")["train"].num_events == 2
+
+
+def test_a_data_set_with_a_loading_script_is_read_as_files_only(tmp_path, sentinel):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "data.py").write_text(f"import os\nos.system('touch {sentinel}')\n")
+    (folder / "train.csv").write_text("time,mark\n1,a\n2,b\n")
+    assert load_source(folder)["train"].num_events == 2
+
+
+YAML_PAYLOADS = [
+    "!!python/object/apply:os.system ['touch {}']",
+    "x: !!python/object/new:os.system ['touch {}']",
+    "x: !!python/name:os.system",
+]
+
+
+@pytest.mark.parametrize("payload", YAML_PAYLOADS)
+def test_yaml_that_asks_for_python_is_refused(sentinel, payload):
+    text = payload.format(sentinel)
+    with pytest.raises(yaml.YAMLError):
+        check_card(f"---\n{text}\n---\n## How to use it\n")
+
+
+def test_no_module_of_ours_unpickles_evaluates_or_trusts(tmp_path):
+    """What the tests above try on the doors there are, this holds for doors to come."""
+    forbidden = [
+        "torch.load(",
+        "pickle.load",
+        "yaml.load(",
+        "yaml.unsafe",
+        "eval(",
+        "exec(",
+        "os.system",
+        "shell=True",
+    ]
+    forbidden += ["extractall", "trust_remote_code=True,", "allow_pickle=True", "__import__("]
+    for file in [*SRC.rglob("*.py"), *(SRC.parent.parent / "scripts").rglob("*.py")]:
+        for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+            for word in forbidden:
+                is_method = word == "eval(" and (".eval(" in line or "_eval(" in line)
+                if word in line and not is_method and not (file.name == "fuzz_readers.py" and "pickle.load" in word):
+                    raise AssertionError(f"{file.name}:{number}: {line.strip()}")
+
+
+# --- names from data in what is written
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "a|b",
+    "](javascript:alert(1))",
+    "x\n---\nlicense: evil",
+    "`rm -rf`",
+    "${header}",
+    "&lt;b&gt;",
+]
+
+
+def test_names_are_shown_in_markdown_and_do_nothing():
+    for name in HOSTILE:
+        shown = plain_markdown(name)
+        assert not set("<>|`[]\n$*_") & set(shown.replace("&#", ""))
+        assert len(shown.splitlines()) == 1
+    assert plain_markdown("login ok") == "login ok"
+
+
+def test_a_card_of_hostile_names_keeps_its_front_matter_tables_and_text(tmp_path):
+    times = [[float(i) for i in range(len(HOSTILE))]]
+    events = load_events({"times": times, "marks": [HOSTILE]}, time_unit="</details><script>")
+    out = export_windows({"train": events}, tmp_path / "out", [(1, 2)], name="x\n---\nlicense: evil\n<b>")
+    text = (out / "README.md").read_text("utf-8")
+    _, front, body = text.split("---\n", 2)
+    assert yaml.safe_load(front)["license"] == "unknown"
+    assert "<script" not in body and "<b>" not in body and "](javascript" not in body
+    marks = [line for line in body.splitlines() if "alert" in line and line.startswith("|")]
+    assert all(line.count("|") == 4 for line in marks) and len(marks) == 2
+    check_card(text, "dataset")
+
+
+@pytest.mark.parametrize("split", ["../../evil", "/tmp/evil", "a/b", "..", "", "a\0"])
+def test_a_split_cannot_be_a_path(tmp_path, split):
+    with pytest.raises(ValueError, match="letters, digits and _"):
+        export_windows({split: EVENTS}, tmp_path / "deep" / "out", [(1, 2)], name="x")
+    assert not any(tmp_path.rglob("*.parquet"))
+
+
+def test_a_terminal_does_not_obey_the_names_of_marks(tmp_path, capsys):
+    from ehd_hf import cli
+
+    name = "\x1b]0;owned\x07\x1b[2Jmark\x9b31m"
+    cli._say(f"note: {name}")
+    cli._show([[name, 1]], ["mark", "count"])
+    shown = capsys.readouterr().out
+    assert not {"\x1b", "\x07", "\x9b"} & set(shown)
+    assert shown.count("\\x1b") >= 3 and "mark" in shown
+
+
+def test_the_reader_of_pickles_takes_no_open_doors():
+    """Opcodes beyond plain data: persistent ids, extension codes, out-of-band buffers."""
+    from ehd_hf.sources import _PlainUnpickler
+
+    for program in (b"Pid\n.", b"\x80\x02\x82\x01.", b"\x80\x05\x97.", b"\x80\x02cbuiltins\neval\n(V1\ntR."):
+        with pytest.raises(Exception, match=".+"):
+            _PlainUnpickler(io.BytesIO(program)).load()
