@@ -17,7 +17,7 @@ torch.set_num_threads(1)
 
 # The same few examples every time; HYPOTHESIS_PROFILE=thorough looks for new ones.
 _QUIET = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("fast", max_examples=15, derandomize=True, **_QUIET)
+settings.register_profile("fast", max_examples=10, derandomize=True, **_QUIET)
 settings.register_profile("thorough", max_examples=500, **_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 

@@ -240,7 +240,7 @@ SHORT = {
 def plain_markdown(text: Any) -> str:
     """A name from data as Markdown that shows it and does nothing else: no markup, no HTML, one line."""
     line = " ".join(str(text).split())
-    return re.sub(r"([\\`*_{}\[\]<>#|~$!&])", lambda found: f"&#{ord(found[1])};", line)
+    return re.sub(r"([\\`*\[\]<>#|~&]|\b_|_\b)", lambda found: f"&#{ord(found[1])};", line)
 
 
 def markdown_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> str:

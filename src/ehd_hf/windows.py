@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
-from itertools import chain
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -321,8 +320,8 @@ def export_windows(
     # They become the names of files.
     if bad := [split for split in splits if not re.fullmatch(r"[A-Za-z0-9_]{1,50}", str(split))]:
         raise ValueError(f"a split is named by letters, digits and _; got {bad[0]!r}. Rename it.")
-    pairs = [pair if isinstance(pair, tuple | list) and len(pair) == 2 else (0, 0) for pair in pairs]
-    if not pairs or not all(map(_is_count, chain(*pairs))):
+    pairs = list(pairs)
+    if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
         raise ValueError(f"pairs must be numbers (future, history), such as (15, 40); got {pairs}. Name one or more.")
     if len({tuple(sequences.id2label.items()) for sequences in splits.values()}) != 1:
         raise ValueError("the splits must be there and share one mark vocabulary. Load them with load_splits.")
