@@ -21,6 +21,7 @@ settings.register_profile("fast", max_examples=10, derandomize=True, **_QUIET)
 settings.register_profile("thorough", max_examples=500, **_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
+
 @pytest.fixture(scope="session")
 def app_url(tmp_path_factory):
     """Address of the app, in a process of its own; one for all that ask it."""

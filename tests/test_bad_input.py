@@ -193,7 +193,7 @@ BAD_FILES = {
     "header.csv": (b"time,mark\n", "no events"),
     "latin.csv": (CSV.encode("latin-1"), "UTF-?8|got binary"),
     "wide.csv": (CSV.encode("utf-16"), "UTF-?8|no .* column|cannot be read|Name it"),
-    "zeros.csv": (b"\0" * 300, "no .* column|cannot be read|first line|Name it"),
+    "zeros.csv": (b"\0" * 300, "no .* column|cannot be read|first line|Name it|UTF-8"),
     "ragged.csv": (b"time,mark\n1,a\n2,b,c\n", "cannot be read"),
     "half.json": (b'{"times": [[1.0', "cannot be read"),
     "number.json": (b"3", "cannot be read"),

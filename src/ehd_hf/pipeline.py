@@ -419,8 +419,8 @@ class EHDDistiller:
             objective = Objective(self.mtpp, *window, conditioning=self.conditioning)
             generator = torch.Generator(device=times.device).manual_seed(0)
             found = solver.rank(objective, generator).double()
-            asked = [windows[index] for index in indices]
-            _check_finite(asked, objective.full, found.masked_fill(~objective.history, 0.0))  # an order hides a NaN
+            names = [windows[index].seq_id for index in indices]
+            _refuse_non_numbers(names, objective.full, found.masked_fill(~objective.history, 0.0))  # ranks hide a NaN
             for row, index in enumerate(indices):
                 num_scored = len(windows[index].times) - windows[index].num_future
                 last = len(scores[index]) - windows[index].num_future
@@ -692,7 +692,7 @@ class EHDDistiller:
 
     def _explain_batch(self, windows: list[_Window], question: Question, double: MTPPModel) -> list[Explanation]:
         found = self._answer(*_tensors(windows, self.mtpp.device), question, double)
-        _check_finite(windows, *found.values.values(), found.scores.masked_fill(~found.history, 0.0))
+        check_finite([window.seq_id for window in windows], found)
         rows = {name: value.tolist() for name, value in found.values.items()}
         met, nothing, one_minimal = found.met.tolist(), found.nothing.tolist(), found.one_minimal.tolist()
         config: Any = self.mtpp.config
@@ -824,11 +824,16 @@ def _within(values: dict[str, Tensor], question: Question, margin: float = 0.0) 
     return met if question.delta is None else met & (values["dppl_distilled"] >= margin - question.delta)
 
 
-def _check_finite(windows: list[_Window], *values: Tensor) -> None:
-    """Refuse results (B,) or (B, L) that are not numbers, by the name of the first sequence that has one."""
-    bad = torch.stack([~value.isfinite().reshape(len(windows), -1).all(1) for value in values]).any(0)
+def check_finite(names: Sequence[Any], found: Answers) -> None:
+    """Refuse answers that are not numbers, by the name of the first sequence that has one."""
+    _refuse_non_numbers(names, *found.values.values(), found.scores.masked_fill(~found.history, 0.0))
+
+
+def _refuse_non_numbers(names: Sequence[Any], *values: Tensor) -> None:
+    """`values` are (B,) or (B, L)."""
+    bad = torch.stack([~value.isfinite().reshape(len(names), -1).all(1) for value in values]).any(0)
     if bad.any():
-        name = windows[int(bad.int().argmax())].seq_id
+        name = names[int(bad.int().argmax())]
         raise ValueError(
             f"an explanation must be made of numbers; the model gives none for sequence {name!r}. Check its weights "
             "for NaN, and its times for gaps far beyond those the model was trained on."

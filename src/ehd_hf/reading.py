@@ -343,6 +343,8 @@ def _read(source: Any, names: Mapping[str, str]) -> pa.Table:
         raise ValueError(f"row {row} has {counts[row]} times and {mark_counts[row]} marks. They must be equally many.")
     owners = pa.array(np.repeat(np.arange(len(counts)), counts))
     ids = table["sequence"].take(owners) if "sequence" in names else owners
+    if counts.sum() == 0:
+        raise ValueError(f"the lists of {names['time']!r} hold no events; expected at least one. Check the source.")
     return pa.table({"time": times.flatten(), "mark": marks.flatten(), "sequence": ids})
 
 

@@ -30,7 +30,7 @@ from tqdm.auto import tqdm
 from . import __version__
 from .events import EventSequences, load_events, read_table
 from .explanation import Status, replaced_when_done
-from .pipeline import Answers, EHDDistiller, Question, Refinement, batches_of_like_length, padded_windows
+from .pipeline import Answers, EHDDistiller, Question, Refinement, batches_of_like_length, check_finite, padded_windows
 from .windows import _runs, make_windows
 
 FILE_TYPES = (".parquet", ".csv", ".tsv", ".jsonl", ".json")
@@ -565,15 +565,17 @@ def _answer_file(
     first = np.concatenate([part.first + start for part, start in zip(parts, starts, strict=False)])
     lengths, num_future, origins = (np.concatenate([part[index] for part in parts]) for index in (3, 4, 5))
     batches = list(batches_of_like_length(lengths.tolist(), num_future.tolist()))
-    answers = []
+    answers, seq_ids = [], pa.concat_arrays([part.seq_id for part in parts])
     for batch in batches:
         spans = (first[batch], lengths[batch], num_future[batch], origins[batch])
         tensors = padded_windows(times, marks, *spans, explainer.mtpp.device)
-        answers.append(_columns(explainer._answer(*tensors, question, double, curves=False), question, scores))
+        found_here = explainer._answer(*tensors, question, double, curves=False)
+        check_finite(seq_ids.take(pa.array(batch)).to_pylist(), found_here)
+        answers.append(_columns(found_here, question, scores))
     # Back into the order of the source.
     found = pa.concat_tables(answers).take(pa.array(np.argsort(np.concatenate(batches), kind="stable")))
     known = {
-        "seq_id": pa.concat_arrays([part.seq_id for part in parts]),
+        "seq_id": seq_ids,
         "window": pa.concat_arrays([part.window for part in parts]),
         "num_history": pa.array((lengths - num_future).astype(np.int32)),
         "num_future": pa.array(num_future.astype(np.int32)),
