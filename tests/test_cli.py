@@ -384,15 +384,6 @@ def test_the_demo_explains_and_writes_a_report(tmp_path):
     assert "incidents" in run("demo", "--model", "nothing", code=2).stderr
 
 
-def test_the_app_says_what_it_needs(monkeypatch):
-    import importlib.util
-
-    find = importlib.util.find_spec
-    missing = {"gradio"}
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else find(name))
-    assert "pip install 'ehd-hf[demo]'" in run("app", code=2).stderr
-
-
 # --- bad input: what is said, and that nothing is written
 
 LOG = "user,ts,type\n" + "".join(f"u{n % 4},{n}.5,{'ab'[n % 3 == 0]}\n" for n in range(400))

@@ -260,7 +260,7 @@ def test_what_is_there_is_not_computed_again_and_what_is_half_written_is(explain
     (out / "part-000001.parquet").write_bytes(whole["part-000001.parquet"][:-100])
     (out / ".part-000002.parquet.partial").write_bytes(b"PAR1 and no more")
     assert len(pd.read_parquet(out / "part-000000.parquet")) == 3
-    monkeypatch.setattr(EHDDistiller, "_answer", lambda *given: calls.append(1) or answer(*given))
+    monkeypatch.setattr(EHDDistiller, "_answer", lambda *given, **how: calls.append(1) or answer(*given, **how))
     done = explain_to_parquet(explainer, source, out, rows_per_file=3)
     assert done.finished and len(calls) == 2
     assert {file.name: file.read_bytes() for file in out.glob("*.parquet")} == whole
