@@ -736,7 +736,7 @@ def test_a_new_model_hears_its_history(generator):
     rates = model.mark_intensities(states[:, -1], silence)
     assert (rates.std(0) / rates.mean(0)).min() > 0.01  # neither saturated nor dead
     assert 0.05 < rates.sum(-1).mean() < 5  # events per mean interval
-    _, rise, slope = model._components(states[:, -1], torch.full((8,), 3.0))
+    rise, slope = model._components(states[:, -1], torch.full((8,), 3.0))
     assert rise[..., :-1].max() < 0.95 and slope.min() > 1e-3
 
 

@@ -26,8 +26,7 @@ def naive_loss(model: FullyNNModel, times: Tensor, marks: Tensor, mask: Tensor) 
         history = history_layer(states)
         value, floor = (torch.tanh(time_layer(inputs) + history) for inputs in (value, floor))
     rise = torch.cat([value - floor, intervals[..., None] / model.mean_interval], dim=-1)
-    amplitudes, _, _ = model._components(states, intervals.detach())
-    compensators = F.linear(amplitudes * rise, model.emission_logits.softmax(dim=0))  # (B, T, C)
+    compensators = F.linear(model._amplitudes(states) * rise, model.emission_logits.softmax(dim=0))  # (B, T, C)
     intensities = [
         torch.autograd.grad(compensator.sum(), intervals, create_graph=True)[0]
         for compensator in compensators.unbind(-1)

@@ -201,6 +201,7 @@ class MTPPModel(HubModel):
         elif num_last is not None:
             first = times.shape[1] - num_last
             states, times, marks, mask, last_times = (x[:, first:] for x in (states, times, marks, mask, last_times))
+        states = states.contiguous()  # copied once, not by every layer that reads them
         intervals = (times - last_times).clamp(min=0)
         total_log_intensity, log_intensity, compensator = self.score_intervals(states, intervals, marks)
         mark_log_prob = log_intensity - total_log_intensity

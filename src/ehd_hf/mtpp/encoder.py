@@ -140,36 +140,38 @@ class _GatedLSTM(torch.autograd.Function):
         cell: Tensor,
     ) -> Tensor:
         num_steps, num_gated = len(marks), 0 if keep is None else len(keep)
-        marks, features = marks.contiguous(), features.contiguous()
         learns = any(ctx.needs_input_grad)
         memory = num_steps if learns else 1  # without a backward pass every step writes over the one before
         states = hidden.new_empty(num_steps + 1, *hidden.shape)
-        cells = cell.new_empty(memory + 1, *cell.shape)
+        cells = cell.new_empty(memory + 1 if learns else 1, *cell.shape)
         gates = by_mark.new_empty(memory, len(hidden), by_mark.shape[1])
         squashed = cell.new_empty(memory, *cell.shape)
         moves = cell.new_empty(2, num_gated if learns else 0, *cell.shape)  # new - old, of state and cell
         states[0], cells[0] = hidden, cell
-        new_hidden, new_cell = torch.empty_like(cell), torch.empty_like(cell)
+        kept_hidden, kept_cell = torch.empty_like(cell), torch.empty_like(cell)
+        # All views are made at once: one by one they would cost as much as the arithmetic of a small batch.
+        rows, parts, squashes = _steps(gates, num_steps), _parts(gates, num_steps), _steps(squashed, num_steps)
+        hiddens, olds = states.unbind(0), _steps(cells, num_steps)
+        news = olds[1:] if learns else olds
+        inputs, kinds = features.contiguous().unbind(0), marks.contiguous().unbind(0)
+        skips = () if keep is None else keep[..., None].unbind(0)
         for step in range(num_steps):
-            slot, is_gated = step if learns else 0, step < num_gated
-            hidden, cell, next_cell = states[step], cells[slot], cells[slot + 1 if learns else 0]
-            torch.index_select(by_mark, 0, marks[step], out=gates[slot])
+            row, squash, (take, forget, candidate, output) = rows[step], squashes[step], parts[step]
+            torch.index_select(by_mark, 0, kinds[step], out=row)
             if mark_weights is not None:
-                gates[slot].mul_(mark_weights[step, :, None])
-            gates[slot].addmm_(features[step], by_feature).addmm_(hidden, by_state).sigmoid_()
-            take, forget, candidate, output = gates[slot].chunk(4, dim=1)
-            if not is_gated:
-                new_hidden, new_cell = states[step + 1], next_cell
-            torch.mul(cell, forget, out=new_cell).addcmul_(take, candidate, value=-2).add_(take)
-            torch.mul(new_cell, -2, out=squashed[slot]).sigmoid_()
-            torch.addcmul(output, output, squashed[slot], value=-2, out=new_hidden)
-            if keep is not None and is_gated:
+                row.mul_(mark_weights[step, :, None])
+            row.addmm_(inputs[step], by_feature).addmm_(hiddens[step], by_state).sigmoid_()
+            is_gated = step < num_gated
+            new_hidden, new_cell = (kept_hidden, kept_cell) if is_gated else (hiddens[step + 1], news[step])
+            torch.mul(olds[step], forget, out=new_cell).addcmul_(take, candidate, value=-2).add_(take)
+            torch.mul(new_cell, -2, out=squash).sigmoid_()
+            torch.addcmul(output, output, squash, value=-2, out=new_hidden)
+            if is_gated:
                 if learns:
-                    torch.sub(new_hidden, hidden, out=moves[0, step])
-                    torch.sub(new_cell, cell, out=moves[1, step])
-                gate = keep[step, :, None]
-                torch.lerp(hidden, new_hidden, gate, out=states[step + 1])
-                torch.lerp(cell, new_cell, gate, out=next_cell)
+                    torch.sub(new_hidden, hiddens[step], out=moves[0, step])
+                    torch.sub(new_cell, olds[step], out=moves[1, step])
+                torch.lerp(hiddens[step], new_hidden, skips[step], out=hiddens[step + 1])
+                torch.lerp(olds[step], new_cell, skips[step], out=news[step])
         if learns:
             weights = (by_mark, mark_weights, by_feature, by_state)
             ctx.save_for_backward(marks, features, keep, states, cells, gates, squashed, moves, *weights)
@@ -185,41 +187,44 @@ class _GatedLSTM(torch.autograd.Function):
             torch.zeros_like(value) if wanted and value is not None else None
             for value, wanted in zip(inputs, ctx.needs_input_grad, strict=False)
         )
-        num_gated, width = moves.shape[1], states.shape[2]
+        num_steps, num_gated, width = len(marks), moves.shape[1], states.shape[2]
         # One product for state and features: a narrow one of its own would cost as much again.
         back = torch.cat([by_state, by_feature]).t().contiguous()
         of_inputs = states.new_empty(states.shape[1], back.shape[1])
+        through_state, through_features = of_inputs.split([width, back.shape[1] - width], dim=1)
         of_hidden, of_cell = grad_states[-1].clone(), torch.zeros_like(cells[0])
         of_gates, slope = torch.empty_like(gates[0]), torch.empty_like(of_cell)
         of_take, of_forget, of_candidate, of_output = of_gates.chunk(4, dim=1)
-        for step in range(len(marks) - 1, -1, -1):
-            take, forget, candidate, output = gates[step].chunk(4, dim=1)
+        rows, parts, squashes = _steps(gates, num_steps), _parts(gates, num_steps), _steps(squashed, num_steps)
+        olds, arriving = cells.unbind(0), grad_states.unbind(0)
+        skips = () if keep is None else keep[..., None].unbind(0)
+        for step in range(num_steps - 1, -1, -1):
+            take, forget, candidate, output = parts[step]
             passed_hidden = passed_cell = None
             if step < num_gated:
                 if of_keep is not None:
                     torch.mul(moves[0, step], of_hidden, out=slope).addcmul_(moves[1, step], of_cell)
                     torch.sum(slope, dim=1, out=of_keep[step])
-                gate = keep[step, :, None]
                 passed_hidden, passed_cell = of_hidden, of_cell
-                of_hidden, of_cell = of_hidden * gate, of_cell * gate
+                of_hidden, of_cell = of_hidden * skips[step], of_cell * skips[step]
                 passed_hidden.sub_(of_hidden)
                 passed_cell.sub_(of_cell)
             torch.mul(of_hidden, output, out=slope)
-            sigmoid_backward(slope, squashed[step], grad_input=slope)
+            sigmoid_backward(slope, squashes[step], grad_input=slope)
             of_cell.add_(slope, alpha=4)  # the derivative of tanh is 4 squashed (1 - squashed)
-            torch.addcmul(of_hidden, of_hidden, squashed[step], value=-2, out=of_output)
-            torch.mul(of_cell, cells[step], out=of_forget)
+            torch.addcmul(of_hidden, of_hidden, squashes[step], value=-2, out=of_output)
+            torch.mul(of_cell, olds[step], out=of_forget)
             torch.addcmul(of_cell, of_cell, candidate, value=-2, out=of_take)
             torch.mul(of_cell, take, out=of_candidate).mul_(-2)
-            sigmoid_backward(of_gates, gates[step], grad_input=of_gates)
+            sigmoid_backward(of_gates, rows[step], grad_input=of_gates)
             of_cell.mul_(forget)
             torch.mm(of_gates, back, out=of_inputs)
-            torch.add(of_inputs[:, :width], grad_states[step], out=of_hidden)
+            torch.add(through_state, arriving[step], out=of_hidden)
             if passed_hidden is not None and passed_cell is not None:
                 of_hidden.add_(passed_hidden)
                 of_cell.add_(passed_cell)
             if of_features is not None:
-                of_features[step] = of_inputs[:, width:]
+                of_features[step] = through_features
             if of_feature is not None:
                 of_feature.addmm_(features[step].t(), of_gates)
             if of_state is not None:
@@ -230,3 +235,13 @@ class _GatedLSTM(torch.autograd.Function):
                 weighted = of_gates if mark_weights is None else of_gates * mark_weights[step, :, None]
                 of_mark.index_add_(0, marks[step], weighted)
         return of_mark, None, of_weights, of_features, of_feature, of_state, of_keep, of_hidden, of_cell
+
+
+def _steps(values: Tensor, num_steps: int) -> tuple[Tensor, ...]:
+    """Views of `values` (T or 1, ...) by step; the one there is for every step, if there is one only."""
+    return values.unbind(0) if len(values) > 1 else values.unbind(0) * num_steps
+
+
+def _parts(gates: Tensor, num_steps: int) -> list[tuple[Tensor, ...]]:
+    """The four gates (B, D) of every step, of `gates` (T or 1, B, 4D)."""
+    return list(zip(*(_steps(part, num_steps) for part in gates.chunk(4, dim=2)), strict=True))

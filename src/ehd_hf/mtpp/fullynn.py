@@ -132,7 +132,8 @@ class FullyNNModel(MTPPModel):
         return self.encoder(features, marks, keep, mark_weights), last_times
 
     def score_intervals(self, states: Tensor, intervals: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        amplitudes, rise, slope = self._components(states, intervals)
+        amplitudes = self._amplitudes(states)
+        rise, slope = self._components(states, intervals)
         compensator = (amplitudes * rise).sum(-1)
         intensities = amplitudes * slope  # (..., components + 1)
         total = intensities.sum(-1).log()
@@ -143,12 +144,12 @@ class FullyNNModel(MTPPModel):
         return total, observed.log(), compensator
 
     def total_compensator(self, states: Tensor, intervals: Tensor) -> Tensor:
-        amplitudes, rise, _ = self._components(states, intervals)
-        return (amplitudes * rise).sum(-1)
+        rise, _ = self._components(states, intervals)
+        return (self._amplitudes(states) * rise).sum(-1)
 
     def mark_intensities(self, states: Tensor, intervals: Tensor) -> Tensor:
-        amplitudes, _, slope = self._components(states, intervals)
-        intensities = amplitudes * slope
+        _, slope = self._components(states, intervals)
+        intensities = self._amplitudes(states) * slope
         if self.config.mark_mode == "shared":
             share = intensities.sum(-1, keepdim=True) / self.config.num_marks
             return share.expand(*share.shape[:-1], self.config.num_marks)
@@ -161,26 +162,24 @@ class FullyNNModel(MTPPModel):
         scales = self.time_scales.to(intervals.dtype)
         return torch.log1p(intervals[..., None] / scales), 1.0 / (scales + intervals[..., None])
 
-    def _components(self, states: Tensor, intervals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Amplitude A, z(tau) - z(0) and z'(tau) of every component: (..., components + 1) each."""
-        # What the history says to every layer, in one product.
-        readers = [*self.history_layers, self.amplitude]
-        weight, bias = (torch.cat([getattr(reader, name) for reader in readers]) for name in ("weight", "bias"))
-        read = F.linear(states.contiguous(), weight, bias)
-        *histories, log_amplitudes = read.split([len(reader.bias) for reader in readers], dim=-1)
+    def _amplitudes(self, states: Tensor) -> Tensor:
+        # An exponential lets the history multiply marks in and out, as a softmax would; the cap keeps it finite.
+        amplitudes = torch.exp(self.amplitude(states).clamp(max=_LARGEST_LOG_AMPLITUDE))
+        return amplitudes + F.pad(amplitudes.new_tensor([_SMALLEST_TAIL]), (self.config.num_components, 0))
+
+    def _components(self, states: Tensor, intervals: Tensor) -> tuple[Tensor, Tensor]:
+        """z(tau) - z(0) and z'(tau) of every component: (..., components + 1) each."""
         value, slope = self._time_features(intervals)
         floor: Tensor | None = None  # the same at tau = 0, where the features are 0
-        for time_layer, history in zip(self.time_layers, histories, strict=True):
+        for time_layer, history_layer in zip(self.time_layers, self.history_layers, strict=True):
+            history = history_layer(states)
             value = _tanh(time_layer(value) + history)
             floor = _tanh(history if floor is None else time_layer(floor) + history)
             slope = (1 - value * value) * time_layer(slope)
         assert floor is not None  # there is a layer
         line = intervals[..., None] / self.mean_interval.to(intervals.dtype)
         rate = torch.reciprocal(self.mean_interval.to(intervals.dtype)).expand_as(line)
-        # An exponential lets the history multiply marks in and out, as a softmax would; the cap keeps it finite.
-        amplitudes = torch.exp(log_amplitudes.clamp(max=_LARGEST_LOG_AMPLITUDE))
-        amplitudes = amplitudes + F.pad(amplitudes.new_tensor([_SMALLEST_TAIL]), (self.config.num_components, 0))
-        return amplitudes, torch.cat([value - floor, line], dim=-1), torch.cat([slope, rate], dim=-1)
+        return torch.cat([value - floor, line], dim=-1), torch.cat([slope, rate], dim=-1)
 
 
 def _tanh(values: Tensor) -> Tensor:
