@@ -85,6 +85,7 @@ def explain(arguments: argparse.Namespace) -> None:
     from transformers.utils import logging
 
     import ehd_hf
+    from ehd_hf.plotting import save_figure
 
     logging.disable_progress_bar()  # loading takes a blink
     explainer = ehd_hf.EHDDistiller.from_pretrained(arguments.model)
@@ -108,7 +109,7 @@ def explain(arguments: argparse.Namespace) -> None:
     if arguments.figure is not None:
         if isinstance(answers, list):
             raise ValueError(f"--figure draws one sequence; the events are {len(answers)}. Give it one of them.")
-        answers.plot().savefig(arguments.figure)
+        save_figure(answers.plot(), arguments.figure)
     for answer in answers if isinstance(answers, list) else [answers]:
         if arguments.json:
             print(json.dumps(answer.to_dict(), default=str))
