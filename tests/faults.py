@@ -1,6 +1,6 @@
 """Jobs that are struck at their n-th file operation, in forked children; a program, because only a fresh one may fork.
 
-python tests/faults.py FOLDER POINTS JOB:WAY ...      # prints how many operations there are, and how many were struck
+python tests/faults.py FOLDER JOB:WAY:POINTS ...      # prints how many operations there are, and how many were struck
 
 An operation is anything that changes the disk below FOLDER: opening a file for writing, renaming, removing, making a
 folder, a sync, and what safetensors writes natively. After every strike what is on the disk is checked, the job is run
@@ -43,7 +43,7 @@ WAYS = {
     "read-only": EROFS,  # from now on nothing can be changed
     "broken": EIO,  # this operation fails, later ones do not
 }
-TIMED = {"seconds", "seconds_per_window", "distill_seconds_per_window", "command"}
+TIMED = {"seconds", "seconds_per_window", "distill_seconds_per_window", "windows_per_second"}
 
 
 class Strikes:
@@ -144,7 +144,7 @@ def small_distiller(kind):
     sizes = sizes if kind is EHDDistillerModel else {"input_size": 4, "hidden_size": 4}
     target = {"share": 0.7, "conditioning": "survival"} if kind is RankingDistillerModel else {}
     torch.manual_seed(0)
-    return kind.from_mtpp(small_mtpp(), history=6, future=2, **sizes, **target)
+    return kind.from_mtpp(small_mtpp(), history=4, future=1, **sizes, **target)
 
 
 class Training:
@@ -159,7 +159,7 @@ class Training:
             model, items = small_mtpp(), make_crops(events, length=6)
         else:
             model = small_distiller({"ehd": EHDDistillerModel, "ranking": RankingDistillerModel}[self.stage])
-            items = make_windows(events, future=2, history=6)
+            items = make_windows(events, future=1, history=4)
         args = {"steps": 3, "warmup_steps": 1, "batch_size": 3, "eval_every": 2, "save_every": 1, "num_threads": 1}
         arguments = TrainingArguments(out=str(self.folder), progress=False, learning_rate=0.05, **args)
         trainer = Trainer(model, arguments, items, items.sample(4, seed=0))
@@ -187,7 +187,7 @@ class Rows:
         self.given, self.folder = folder, folder / "rows"
         self.folder.mkdir()
         small_distiller(EHDDistillerModel).save_pretrained(folder / "model")
-        export_windows({"train": small_events(), "test": small_events()}, folder / "data", [(2, 6)], name="small")
+        export_windows({"train": small_events(), "test": small_events()}, folder / "data", [(1, 4)], name="small")
 
     def run(self):
         import evaluate
@@ -195,7 +195,7 @@ class Rows:
         words = ["--tasks", "distiller", "ehed", "--solvers", "greedy_search", "random_distillation"]
         words += ["--model", self.given / "model", "--data", self.given / "data", "--limit", "6"]
         arguments = evaluate.parse_arguments([*map(str, words), "--out", str(self.folder / "rows.jsonl")])
-        with redirect_stdout(io.StringIO()):
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             evaluate.evaluate(arguments, "")
 
     def check(self, reference):
@@ -230,10 +230,14 @@ class Replaced:
 
 class Windows(Replaced):
     def write_old(self):
-        export_windows({"train": small_events()}, self.folder / "windows", [(1, 3)], name="old")
+        self.export(name="old", pairs=[(1, 3)])
 
     def run(self):
-        export_windows({"train": small_events(), "test": small_events()}, self.folder / "windows", [(2, 4)], name="new")
+        self.export(name="new", pairs=[(2, 4)])
+
+    def export(self, **options):
+        with redirect_stderr(io.StringIO()):
+            export_windows({"train": small_events(), "test": small_events()}, self.folder / "windows", **options)
 
 
 class ExchangeMissing(Windows):
@@ -340,5 +344,6 @@ def strike_all(name, way, folder, points):
 if __name__ == "__main__":
     logging.disable_progress_bar()
     torch.set_num_threads(1)
-    for number, question in enumerate(sys.argv[3:]):
-        print(json.dumps(strike_all(*question.split(":"), Path(sys.argv[1], str(number)), int(sys.argv[2]))), flush=True)
+    for number, question in enumerate(sys.argv[2:]):
+        job, way, points = question.split(":")
+        print(json.dumps(strike_all(job, way, Path(sys.argv[1], str(number)), int(points))), flush=True)
