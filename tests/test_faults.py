@@ -70,7 +70,7 @@ def newest(place):
     return max(moments, default=0)
 
 
-def killed_again_and_again(command, place, seed, times=6, longest=1.5):
+def killed_again_and_again(command, place, seed, times=6, longest=1.0):
     """Run `command()` to the end, killed so many times on the way, at moments drawn after its first write to `place`;
     the first time at any moment, perhaps before it has begun."""
     print(f"seed {seed}")
@@ -104,7 +104,7 @@ def distiller_config(root, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage, steps", [("mtpp", 2000), ("ehd_distiller", 700), ("ranking_distiller", 500)])
+@pytest.mark.parametrize("stage, steps", [("mtpp", 1500), ("ehd_distiller", 500), ("ranking_distiller", 400)])
 def test_training_killed_at_random_moments_ends_as_if_nothing_had_happened(tmp_path, stage, steps):
     config = TINY
     if stage != "mtpp":
@@ -149,7 +149,7 @@ def test_an_evaluation_killed_at_random_moments_has_every_row_once(tmp_path):
     for name in ("whole", "broken"):
         (tmp_path / name).mkdir()
     subprocess.run(command(tmp_path / "whole"), env=ENVIRONMENT, check=True, capture_output=True)
-    killed_again_and_again(lambda: command(tmp_path / "broken"), tmp_path / "broken", seed=7, longest=1.0)
+    killed_again_and_again(lambda: command(tmp_path / "broken"), tmp_path / "broken", seed=7)
     for name in ("whole", "broken"):
         assert [path.name for path in (tmp_path / name).iterdir()] == ["rows.jsonl"]
         rows[name] = [json.loads(line) for line in (tmp_path / name / "rows.jsonl").read_text().splitlines()]
@@ -169,7 +169,7 @@ def test_ehd_hf_train_killed_at_random_moments_ends_as_if_nothing_had_happened(t
         words += ["--out", out, "--threads", "1", "--yes"]
         program = (
             "import sys; from ehd_hf import fitting, planning; fitting.SECONDS_BETWEEN_CHECKPOINTS = 0.1;"
-            "planning.MTPP_STEPS, planning.DISTILLER_STEPS = 400, 200;"
+            "planning.MTPP_STEPS, planning.DISTILLER_STEPS = (600, 600), (200, 200);"
             "from ehd_hf.cli import app; code = app(sys.argv[1:], standalone_mode=False); sys.exit(code > 1)"
         )
         return [sys.executable, "-c", program, *map(str, words)]
