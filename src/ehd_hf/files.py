@@ -54,10 +54,10 @@ def replaced_when_done(path: str | Path) -> Iterator[Path]:
         yield path
         return
     partial = _beside(path)
+    if path.is_dir():
+        raise CannotWrite(path, errno.EISDIR, os.strerror(errno.EISDIR))
     with _explained(path, partial), _written(partial, path):
         yield partial
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
         _sync(partial)
         os.replace(partial, path)
         _sync(path.parent)
