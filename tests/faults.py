@@ -124,7 +124,8 @@ def contents(folder):
 
 def rows_in(path):
     """Rows without what took how long."""
-    return [{key: value for key, value in row.items() if "second" not in key and key != "time_ratio"} for row in files.read_rows(path)]
+    rows = files.read_rows(path)
+    return [{key: row[key] for key in row if "second" not in key and key != "time_ratio"} for row in rows]
 
 
 def small_events():
