@@ -309,7 +309,7 @@ def test_resuming_a_run_that_has_ended_returns_its_outcome(tmp_path):
 
 def test_an_out_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "run").write_text("mine")
-    with pytest.raises(OSError, match="where something else stands.*Choose another name"):
+    with pytest.raises(ValueError, match="new or empty.*choose another folder"):
         trainer(tmp_path / "run").train()
     with pytest.raises(ValueError, match="checkpoints/step-.*none"):
         trainer(tmp_path / "run").train(resume=True)

@@ -211,7 +211,7 @@ class Trainer:
     def train(self, *, resume: bool = False) -> dict[str, float]:
         """Run to the end (or on from the last checkpoint, if `resume`); returns the best model's metrics."""
         is_main = self.accelerator.is_main_process
-        if is_main and not resume:
+        if is_main and not resume and not self.out.is_file():
             make_folder(self.out)
         with locked(self.out) if is_main and self.out.is_dir() else nullcontext():
             if resume and (self.out / "training.json").is_file():
