@@ -39,8 +39,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--delta", type=float, help="the events alone may lose this much: dppl_distilled >= -delta")
     parser.add_argument(
         "--refine",
-        choices=("none", "prefix", "prune"),
-        help="none: the distiller's own answer; prefix: the first of its order that meet the target; prune: of these, "
+        choices=("none", "bisect", "prefix", "prune"),
+        help="none: the distiller's own answer; bisect: some first of its order that meet the target, found fast; "
+        "prefix: the fewest first of its order that do; prune: of these, "
         "only those that cannot be spared (default: prune; none for the paper's distiller without a target)",
     )
     parser.add_argument("--table", action="store_true", help="also print every event with its role and score")

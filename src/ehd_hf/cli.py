@@ -454,7 +454,9 @@ def explain(
     ] = None,
     size: Annotated[int | None, _option("Ask for so many events.", metavar="N")] = None,
     delta: Annotated[float | None, _option("Ask besides: from them alone, at most so many nats worse.")] = None,
-    refine: Annotated[str | None, _option("none, prefix or prune: how hard to look for fewer.", metavar="HOW")] = None,
+    refine: Annotated[
+        str | None, _option("none, bisect, prefix or prune: how hard to look for fewer.", metavar="HOW")
+    ] = None,
     time: TimeColumn = None,
     mark: MarkColumn = None,
     sequence_column: OtherSequenceColumn = None,
