@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from ehd_hf import __version__
+from ehd_hf.files import write_text
 from ehd_hf.report import Column, markdown_table
 
 GROUPS = sorted(file.stem for file in (Path(__file__).parent / "benchmarks").glob("[a-z]*.py"))
@@ -47,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
             rows.append({"group": group, **row, **machine, "version": __version__})
     print(markdown_table(rows, COLUMNS))
     if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+        write_text(arguments.json, json.dumps(rows, indent=1) + "\n")
     return 0
 
 

@@ -10,15 +10,16 @@ import argparse
 import json
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 import yaml
 
 from ehd_hf.cards import check_card, model_card
+from ehd_hf.files import put_files, read_rows
 from ehd_hf.hub import rows_of
 from ehd_hf.pipeline import CHECKPOINTS, EHDDistiller
-from ehd_hf.report import read_rows
 from ehd_hf.synthetic import simulated_splits
 from ehd_hf.windows import make_windows
 
@@ -59,12 +60,13 @@ def main() -> None:
     )
     check_card(card)
     folder = CHECKPOINTS / arguments.name
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in ("config.json", "model.safetensors"):
-        shutil.copyfile(arguments.run / file, folder / file)
-    (folder / "README.md").write_text(card)
-    if arguments.example:
-        example_events(explainer, arguments.example).to_csv(folder / "example.csv", index=False)
+    with TemporaryDirectory() as made:
+        for file in ("config.json", "model.safetensors"):
+            shutil.copy(arguments.run / file, made)
+        Path(made, "README.md").write_text(card)
+        if arguments.example:
+            example_events(explainer, arguments.example).to_csv(Path(made, "example.csv"), index=False)
+        put_files(made, folder)
     print(f"{folder.name}: {sum(file.stat().st_size for file in folder.iterdir()) / 1e3:.0f} kB")
 
 

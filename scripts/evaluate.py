@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 EXAMPLE = """examples:
@@ -73,8 +74,9 @@ def evaluate(arguments: argparse.Namespace, command: str) -> None:
     import torch
 
     from ehd_hf.evaluation import add_gaps
-    from ehd_hf.plotting import qq_plot
-    from ehd_hf.report import append_row, read_rows, task_table, with_recalls
+    from ehd_hf.files import append_row, locked, read_rows
+    from ehd_hf.plotting import qq_plot, save_figure
+    from ehd_hf.report import task_table, with_recalls
     from evaluations import KEY
 
     for file in filter(None, (arguments.out, arguments.figure)):
@@ -85,15 +87,17 @@ def evaluate(arguments: argparse.Namespace, command: str) -> None:
     is_mtpp = arguments.tasks == ["mtpp"]
     # A point process is scored on all events: how many windows they make is a result, not a question.
     key = tuple(part for part in KEY if not (is_mtpp and part == "num_windows"))
-    done = {tuple(row.get(part) for part in key): row for row in (read_rows(arguments.out) if arguments.out else ())}
     find_rows = importlib.import_module(f"evaluations.{TASKS[arguments.tasks[0]]}").find_rows
     rows = []
-    for row in find_rows(arguments, lambda asked: done.get(tuple(asked.get(part) for part in key))):
-        rows.append(row)
-        if arguments.out and tuple(row.get(part) for part in key) not in done:
-            append_row(arguments.out, row | ({} if TASKS[row["task"]] != "explanations" else {"command": command}))
+    with locked(arguments.out) if arguments.out else nullcontext():
+        known = read_rows(arguments.out) if arguments.out else ()
+        done = {tuple(row.get(part) for part in key): row for row in known}
+        for row in find_rows(arguments, lambda asked: done.get(tuple(asked.get(part) for part in key))):
+            rows.append(row)
+            if arguments.out and tuple(row.get(part) for part in key) not in done:
+                append_row(arguments.out, row | ({} if TASKS[row["task"]] != "explanations" else {"command": command}))
     if arguments.figure and is_mtpp:
-        qq_plot(rows, title=f"{rows[0]['data']}, {arguments.split}").savefig(arguments.figure)
+        save_figure(qq_plot(rows, title=f"{rows[0]['data']}, {arguments.split}"), arguments.figure)
     tables = ([row for row in rows if row["task"] == task] for task in arguments.tasks)
     shown = ([with_recalls(row) for row in add_gaps(some)] for some in tables)
     print("\n\n".join(task_table(task, some) for task, some in zip(arguments.tasks, shown, strict=True)))

@@ -39,8 +39,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--delta", type=float, help="the events alone may lose this much: dppl_distilled >= -delta")
     parser.add_argument(
         "--refine",
-        choices=("none", "prefix", "prune"),
-        help="none: the distiller's own answer; prefix: the first of its order that meet the target; prune: of these, "
+        choices=("none", "bisect", "prefix", "prune"),
+        help="none: the distiller's own answer; bisect: some first of its order that meet the target, found fast; "
+        "prefix: the fewest first of its order that do; prune: of these, "
         "only those that cannot be spared (default: prune; none for the paper's distiller without a target)",
     )
     parser.add_argument("--table", action="store_true", help="also print every event with its role and score")
@@ -85,6 +86,7 @@ def explain(arguments: argparse.Namespace) -> None:
     from transformers.utils import logging
 
     import ehd_hf
+    from ehd_hf.plotting import save_figure
 
     logging.disable_progress_bar()  # loading takes a blink
     explainer = ehd_hf.EHDDistiller.from_pretrained(arguments.model)
@@ -108,7 +110,7 @@ def explain(arguments: argparse.Namespace) -> None:
     if arguments.figure is not None:
         if isinstance(answers, list):
             raise ValueError(f"--figure draws one sequence; the events are {len(answers)}. Give it one of them.")
-        answers.plot().savefig(arguments.figure)
+        save_figure(answers.plot(), arguments.figure)
     for answer in answers if isinstance(answers, list) else [answers]:
         if arguments.json:
             print(json.dumps(answer.to_dict(), default=str))

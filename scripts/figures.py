@@ -14,6 +14,8 @@ Drawn = tuple[str, str, str, Any]  # data set, file name, caption, figure
 
 def draw(rows: list[Row], folder: Path, page: Path) -> dict[str, list[tuple[str, str]]]:
     """Draw what there are rows for; captions and paths as seen from `page`, by data set."""
+    from ehd_hf.plotting import save_figure
+
     drawn: dict[str, list[tuple[str, str]]] = {}
     names: list[str] = []
     for data, name, caption, figure in [*_case_studies(rows), *_explanations(rows), *_conditionings(rows)]:
@@ -21,7 +23,7 @@ def draw(rows: list[Row], folder: Path, page: Path) -> dict[str, list[tuple[str,
         names.append(name)
         count = names.count(name)  # other windows, or another model: the same words
         file = folder / f"{name}{f'_{count}' if count > 1 else ''}.png"
-        figure.savefig(file)
+        save_figure(figure, file)
         drawn.setdefault(data, []).append((caption, os.path.relpath(file, page.parent)))
     return drawn
 

@@ -50,8 +50,8 @@ def checkpoint_files(arguments: argparse.Namespace) -> dict[str, Any]:
 
     import ehd_hf.distillers
     import ehd_hf.mtpp  # noqa: F401  # both register their models
+    from ehd_hf.files import read_rows
     from ehd_hf.hub import check_weights, model_files, rows_of
-    from ehd_hf.report import read_rows
 
     check_weights(arguments.checkpoint)
     logging.disable_progress_bar()

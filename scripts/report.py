@@ -38,8 +38,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def draw_logs(arguments: argparse.Namespace) -> None:
-    from ehd_hf.plotting import left_share_plot
-    from ehd_hf.report import read_rows
+    from ehd_hf.files import read_rows
+    from ehd_hf.plotting import left_share_plot, save_figure
 
     curves = {}
     for folder, name in zip(arguments.logs, arguments.names or arguments.logs, strict=True):
@@ -48,11 +48,12 @@ def draw_logs(arguments: argparse.Namespace) -> None:
         if not points:
             raise ValueError(f"{folder} must hold a log.jsonl with eval_left_share; train a distiller there first.")
         curves[str(name).rstrip("/").rpartition("/")[2]] = points
-    left_share_plot(curves).savefig(arguments.figure)
+    save_figure(left_share_plot(curves), arguments.figure)
 
 
 def report(arguments: argparse.Namespace, command: str) -> None:
-    from ehd_hf.report import latex_tables, read_rows, results_page
+    from ehd_hf.files import read_rows, write_text
+    from ehd_hf.report import latex_tables, results_page
     from figures import draw
 
     for file in filter(None, (arguments.out, arguments.latex, arguments.figure)):
@@ -76,9 +77,9 @@ def report(arguments: argparse.Namespace, command: str) -> None:
     benchmarks = json.loads(arguments.benchmarks.read_text()) if arguments.benchmarks else []
     text = results_page(rows, command=command, benchmarks=benchmarks, figures=figures)
     if arguments.latex:
-        arguments.latex.write_text(latex_tables(rows))
+        write_text(arguments.latex, latex_tables(rows))
     if arguments.out:
-        arguments.out.write_text(text)
+        write_text(arguments.out, text)
     else:
         print(text)
 

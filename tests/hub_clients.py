@@ -53,7 +53,7 @@ def train(folder: Path) -> None:
 
     from ehd_hf import EHDDistillerModel, FullyNNConfig, FullyNNModel, Trainer, TrainingArguments
     from ehd_hf.evaluation import checkpoint_stamp, evaluate_mtpp, evaluate_windows, trivial_baselines
-    from ehd_hf.report import append_row
+    from ehd_hf.files import append_row
     from ehd_hf.synthetic import simulated_splits
     from ehd_hf.windows import export_windows, make_crops, make_windows
 
@@ -88,7 +88,7 @@ def train(folder: Path) -> None:
 
 def card_facts(folder: Path, name: str) -> dict[str, Any]:
     """What a push needs beside the model."""
-    from ehd_hf.report import read_rows
+    from ehd_hf.files import read_rows
 
     training = json.loads((folder / name / "training.json").read_text())
     return {"rows": read_rows(folder / "rows.jsonl"), "data": DATA, "training": training}

@@ -467,7 +467,7 @@ def test_equal_intervals_are_trained_on_with_a_warning(tmp_path):
         (["--sequence", "service-003", "--future", "0"], "future must be a number of events of at least 1"),
         (["--sequence", "service-003", "--share", "2"], r"share"),
         (["--sequence", "service-003", "--share", "0.5", "--size", "2"], "one of epsilon, share and size"),
-        (["--sequence", "service-003", "--refine", "hard"], "none, prefix, prune"),
+        (["--sequence", "service-003", "--refine", "hard"], "none, bisect, prefix, prune"),
         (["--sequence", "service-003", "--mark", "typ"], "Did you mean 'type'"),
     ],
 )

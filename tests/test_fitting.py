@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ehd_hf import fitting
-from ehd_hf.fitting import MODEL, SOLVER, judge, open_run, replaced_when_done, saved_run
+from ehd_hf.fitting import MODEL, SOLVER, judge, open_run, saved_run
 
 
 def rows(own, best=2.0, size=3.0, recent=6.0, nothing=0.0, explain=True):
@@ -67,15 +67,3 @@ def test_a_run_is_found_again_by_the_same_request(tmp_path):
     ):
         with pytest.raises(ValueError, match=said):
             open_run(tmp_path / "model", {**request, **change})
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    file = tmp_path / "file.txt"
-    file.write_text("old")
-    with pytest.raises(KeyboardInterrupt), replaced_when_done(file) as partial:
-        partial.write_text("half")
-        raise KeyboardInterrupt
-    assert file.read_text() == "old" and [path.name for path in tmp_path.iterdir()] == ["file.txt"]
-    with replaced_when_done(file) as partial:
-        partial.write_text("new")
-    assert file.read_text() == "new" and [path.name for path in tmp_path.iterdir()] == ["file.txt"]

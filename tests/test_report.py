@@ -1,6 +1,4 @@
-"""Tables, row files and figures, from plain rows."""
-
-import json
+"""Tables and figures, from plain rows."""
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from ehd_hf.report import (
     PAPER,
     PAPER_DS,
     Column,
-    append_row,
     case_study_tables,
     cost_tables,
     detail_table,
@@ -20,7 +17,6 @@ from ehd_hf.report import (
     latex_tables,
     markdown_table,
     mean_and_std,
-    read_rows,
     results_page,
     score_table,
     short_answers,
@@ -67,33 +63,6 @@ def test_a_task_table_adds_the_mean_over_checkpoints_only_and_drops_empty_column
     assert lines[0].split() == ["|", "model", "|", "NLL", "|"]
     assert lines[-1] == "| mean ± std of 2 models | 1.500 ± 0.707 |"
     assert len(task_table("mtpp", rows[:2]).splitlines()) == 4
-
-
-def test_rows_come_back_as_written_and_a_line_cut_short_is_replaced(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    assert read_rows(path) == []
-    append_row(path, ROWS[0])
-    with open(path, "a") as file:
-        file.write('{"model": "cut sh')  # a kill in the middle of a write
-    assert read_rows(path) == ROWS[:1]
-    append_row(path, ROWS[1])
-    assert read_rows(path) == ROWS
-    assert path.read_text().count("\n") == 2
-
-
-def test_a_row_that_json_cannot_hold_leaves_the_file_alone(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    append_row(path, ROWS[0])
-    with pytest.raises(ValueError):
-        append_row(path, {"nll": float("nan")})
-    assert read_rows(path) == ROWS[:1]
-
-
-def test_a_file_that_is_no_row_file_is_refused(tmp_path):
-    path = tmp_path / "notes.txt"
-    path.write_text(json.dumps({"a": 1}) + "\nhello\n")
-    with pytest.raises(ValueError, match="line 2 is none"):
-        read_rows(path)
 
 
 def test_a_qq_plot_has_a_line_per_row_and_the_diagonal(tmp_path):

@@ -284,6 +284,47 @@ def test_an_interrupted_and_resumed_run_is_the_same_to_the_bit(tmp_path, at, eva
     assert (whole / "model.safetensors").read_bytes() == (broken / "model.safetensors").read_bytes()
 
 
+def test_a_run_interrupted_before_its_first_step_is_the_same_to_the_bit(tmp_path):
+    trainer(tmp_path / "whole").train()
+    interrupted(tmp_path / "run", 0)
+    run = trainer(tmp_path / "run")
+    run.model.linear.weight.data.fill_(7.0)
+    run.train(resume=True)
+    for name in ("model.safetensors", "log.jsonl"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_resuming_a_run_that_has_ended_returns_its_outcome(tmp_path):
+    one = trainer(tmp_path / "run")
+    best, before = one.train(), contents(tmp_path)
+    (tmp_path / "run" / "best").mkdir()  # killed while it cleaned up
+    two = trainer(tmp_path / "run")
+    assert two.train(resume=True) == best and contents(tmp_path) == before
+    assert not (tmp_path / "run" / "best").exists() and not two.model.training
+    assert torch.equal(one.model.linear.weight, two.model.linear.weight)
+    with pytest.raises(ValueError, match="steps: 40 -> 41"):
+        trainer(tmp_path / "run", steps=41).train(resume=True)
+    assert contents(tmp_path) == before
+
+
+def test_an_out_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(ValueError, match="new or empty.*choose another folder"):
+        trainer(tmp_path / "run").train()
+    with pytest.raises(ValueError, match="checkpoints/step-.*none"):
+        trainer(tmp_path / "run").train(resume=True)
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_what_a_kill_in_the_very_first_write_leaves_does_not_stop_a_new_run(tmp_path):
+    (tmp_path / "run" / "checkpoints" / ".step-00000000.partial").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / ".step-00000000.partial" / "state.safetensors").write_bytes(b"half")
+    trainer(tmp_path / "run").train()
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        *("config.json", "log.jsonl", "model.safetensors", "training.json")
+    ]
+
+
 def test_a_run_interrupted_twice_and_moved_is_the_same_to_the_bit(tmp_path):
     trainer(tmp_path / "whole").train()
     interrupted(tmp_path / "first", 13)
@@ -323,8 +364,8 @@ def test_resuming_without_a_whole_checkpoint_is_refused_and_changes_nothing(tmp_
     if prepared == "something else":
         (out / "model.safetensors").write_bytes(b"weights")
     if prepared == "partial":
-        (out / "checkpoints" / "step-00000010.partial").mkdir(parents=True)
-        (out / "checkpoints" / "step-00000010.partial" / "state.safetensors").write_bytes(b"half")
+        (out / "checkpoints" / ".step-00000010.partial").mkdir(parents=True)
+        (out / "checkpoints" / ".step-00000010.partial" / "state.safetensors").write_bytes(b"half")
     before = contents(tmp_path)
     with pytest.raises(ValueError, match="checkpoints/step-.*none"):
         trainer(out).train(resume=True)
@@ -360,8 +401,8 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_serves(tmp_p
 def test_a_checkpoint_half_written_beside_whole_ones_is_not_used(tmp_path):
     out = tmp_path / "run"
     interrupted(out, 25)
-    shutil.copytree(out / "checkpoints" / "step-00000020", out / "checkpoints" / "step-00000030.partial")
-    (out / "checkpoints" / "step-00000030.partial" / "state.safetensors").write_bytes(b"half")
+    shutil.copytree(out / "checkpoints" / "step-00000020", out / "checkpoints" / ".step-00000030.partial")
+    (out / "checkpoints" / ".step-00000030.partial" / "state.safetensors").write_bytes(b"half")
     trainer(out).train(resume=True)
     trainer(tmp_path / "whole").train()
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
@@ -370,7 +411,7 @@ def test_a_checkpoint_half_written_beside_whole_ones_is_not_used(tmp_path):
 def test_what_a_kill_between_two_renames_leaves_behind_does_not_stop_a_resumed_run(tmp_path):
     out = tmp_path / "run"
     interrupted(out, 11)
-    shutil.copytree(out / "best", out / "best.old")  # renamed, replaced, but not yet removed
+    shutil.copytree(out / "best", out / ".best.old")  # renamed, replaced, but not yet removed
     trainer(out).train(resume=True)
     trainer(tmp_path / "whole").train()
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()

@@ -94,10 +94,14 @@ def _guarded(command: Callable[..., int]) -> Callable[..., None]:
 
 
 def _explain_failure(error: Exception) -> int:
+    from .files import CannotWrite
+
     text = " ".join(str(error).split()) or type(error).__name__
     code = getattr(error, "errno", None)
     full = (os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or any(reason in text for reason in full):
+    if isinstance(error, CannotWrite):
+        pass  # says what to do
+    elif code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or any(reason in text for reason in full):
         text = f"no space left to write: {text}. What was finished is kept; free some space and repeat the command."
     elif isinstance(error, MemoryError):
         text = "out of memory. Give fewer events, or a shorter --history."
@@ -450,7 +454,9 @@ def explain(
     ] = None,
     size: Annotated[int | None, _option("Ask for so many events.", metavar="N")] = None,
     delta: Annotated[float | None, _option("Ask besides: from them alone, at most so many nats worse.")] = None,
-    refine: Annotated[str | None, _option("none, prefix or prune: how hard to look for fewer.", metavar="HOW")] = None,
+    refine: Annotated[
+        str | None, _option("none, bisect, prefix or prune: how hard to look for fewer.", metavar="HOW")
+    ] = None,
     time: TimeColumn = None,
     mark: MarkColumn = None,
     sequence_column: OtherSequenceColumn = None,
@@ -795,11 +801,10 @@ def example(
     if out.exists():
         raise ValueError(f"{out} exists and is left as it is. Choose another name.")
     _check_place(out)
-    from .explanation import replaced_when_done
+    from .files import replaced_when_done
     from .synthetic import example_log
 
     frame = example_log(sequences, seed)
-    out.parent.mkdir(parents=True, exist_ok=True)
     with replaced_when_done(out) as partial:
         frame.to_csv(partial, index=False)
     _say(f"{len(frame):,} events of {frame['service'].nunique()} services are in {out}.")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+
+from .files import replaced_when_done
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -401,7 +402,6 @@ def write_explanations(explanations: Iterable[Explanation], out: str | Path) -> 
     if out.suffix not in EXPLANATION_FILES:
         raise ValueError(f"explanations go to a file that ends in {', '.join(EXPLANATION_FILES)}; got {out.name!r}.")
     remaining = iter(explanations)
-    out.parent.mkdir(parents=True, exist_ok=True)
     with replaced_when_done(out) as partial, ExitStack() as opened:
         writer: Any = None
         while some := list(islice(remaining, _EXPLANATIONS_AT_ONCE)):
@@ -426,17 +426,6 @@ def write_explanations(explanations: Iterable[Explanation], out: str | Path) -> 
         if writer is None:
             raise ValueError("there must be an explanation to write; got none.")
     return number
-
-
-@contextmanager
-def replaced_when_done(path: Path) -> Iterator[Path]:
-    """Where to write: beside `path`, which it replaces at the end; nothing is left of it if something fails."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        yield partial
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _parquet_schema(moments: bool) -> Any:

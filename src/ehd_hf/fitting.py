@@ -27,7 +27,7 @@ from .distillers.base import DistillerModel
 from .distillers.ranking import RankingDistillerModel
 from .evaluation import checkpoint_stamp, evaluate_mtpp, events_digest
 from .events import EventSequences
-from .explanation import replaced_when_done
+from .files import holds_nothing, locked, make_folder, read_rows, remove_folder, replaced_when_done, write_text
 from .mtpp.base import MTPPModel
 from .mtpp.fullynn import FullyNNConfig, FullyNNModel
 from .planning import NUM_EVALUATIONS, VALIDATION_ITEMS, Costs, Plan, split_events
@@ -90,7 +90,7 @@ def open_run(out: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
     """The interrupted or finished run in `out`, if it was asked for in the same way; None if `out` is free."""
     saved = saved_run(out)
     if saved is None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not holds_nothing(out):
             raise ValueError(f"{out} exists and is not a model of ehd-hf train. Choose another --out.")
         return None
     before, now = ({**asked, **asked.get("reading", {})} for asked in (saved["request"], request))
@@ -107,13 +107,7 @@ def open_run(out: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def read_results(out: Path) -> list[Row]:
     """The rows of a finished run."""
-    return [json.loads(line) for line in (out / RESULTS_FILE).read_text(encoding="utf-8").splitlines()]
-
-
-def write_text(path: Path, text: str) -> None:
-    """A file that appears complete under its name, or not at all."""
-    with replaced_when_done(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+    return read_rows(out / RESULTS_FILE)
 
 
 def request_of(events: EventSequences, **options: Any) -> dict[str, Any]:
@@ -189,8 +183,11 @@ def _new_distiller(mtpp: MTPPModel, plan: Plan) -> DistillerModel:
 
 def begin(out: Path, run: Mapping[str, Any]) -> None:
     """Make the folder of a run and note its plan there."""
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / PLAN_FILE, json.dumps(run, indent=1))
+    make_folder(out)
+    with locked(out):
+        if open_run(out, run["request"]) is not None:
+            raise ValueError(f"another run began in {out} meanwhile. Repeat the command to go on with it.")
+        write_text(out / PLAN_FILE, json.dumps(run, indent=1))
 
 
 def carry_out(
@@ -214,27 +211,29 @@ def carry_out(
     """
     transformers_logging.disable_progress_bar()  # one bar at a time, and small models load in a blink
     plan, costs = Plan(**run["plan"]), Costs(*run["seconds_per_step"])
-    for number, stage in enumerate(STAGES):
-        folder = out / "training" / stage
-        if (folder / "training.json").is_file():
-            continue
-        announce(f"{number + 1} of 2: {STAGES[stage]}")
-        resume = any(folder.glob("checkpoints/step-*[0-9]"))
-        if not resume:
-            shutil.rmtree(folder, ignore_errors=True)  # it was interrupted before its first checkpoint
-        make_trainer = _mtpp_trainer if number == 0 else _distiller_trainer
-        make_trainer(out, splits, plan, _arguments(folder, plan, costs, threads, progress)).train(resume=resume)
-    announce("Judging it by sequences it has not seen ...")
-    folder = out / "training" / "distiller"
-    distiller = AutoModel.from_pretrained(folder, use_safetensors=True).eval()
-    stamp = {"data": run["data"], "split": "test", **checkpoint_stamp(folder)}
-    rows = score_model(distiller, splits["test"], train=splits["train"], **stamp)
-    write_text(out / RESULTS_FILE, "".join(json.dumps(row) + "\n" for row in rows))
-    for name in ("model.safetensors", "config.json"):  # with the last one the folder becomes a model
-        with replaced_when_done(out / name) as partial:
-            shutil.copyfile(folder / name, partial)
-    write_text(out / PLAN_FILE, json.dumps({**run, "finished": True}, indent=1))
-    return rows
+    with locked(out):
+        for number, stage in enumerate(STAGES):
+            folder = out / "training" / stage
+            ended = (folder / "training.json").is_file()
+            if ended and not (folder / "best").exists():  # if it is there, it was killed while it cleaned up
+                continue
+            announce(f"{number + 1} of 2: {STAGES[stage]}")
+            resume = ended or any(folder.glob("checkpoints/step-*[0-9]"))
+            if not resume:
+                remove_folder(folder)  # it was interrupted before its first checkpoint
+            make_trainer = _mtpp_trainer if number == 0 else _distiller_trainer
+            make_trainer(out, splits, plan, _arguments(folder, plan, costs, threads, progress)).train(resume=resume)
+        announce("Judging it by sequences it has not seen ...")
+        folder = out / "training" / "distiller"
+        distiller = AutoModel.from_pretrained(folder, use_safetensors=True).eval()
+        stamp = {"data": run["data"], "split": "test", **checkpoint_stamp(folder)}
+        rows = score_model(distiller, splits["test"], train=splits["train"], **stamp)
+        write_text(out / RESULTS_FILE, "".join(json.dumps(row) + "\n" for row in rows))
+        for name in ("model.safetensors", "config.json"):  # with the last one the folder becomes a model
+            with replaced_when_done(out / name) as partial:
+                shutil.copyfile(folder / name, partial)
+        write_text(out / PLAN_FILE, json.dumps({**run, "finished": True}, indent=1))
+        return rows
 
 
 def _arguments(folder: Path, plan: Plan, costs: Costs, threads: int, progress: bool) -> TrainingArguments:

@@ -13,7 +13,8 @@ from .analysis import mark_shares
 from .baselines import TrivialBaseline
 from .evaluation import evaluate_mtpp
 from .events import EventSequences
-from .explanation import Explanation, replaced_when_done
+from .explanation import Explanation
+from .files import write_text
 from .pages import report_page
 from .pipeline import EHDDistiller
 from .report import TASK_COLUMNS, Column
@@ -101,9 +102,7 @@ def write_report(
     name = type(explainer.model).__name__
     text = report_html(sequences, windows, explanations, rows, process_note, title=title, model=name)
     out = Path(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with replaced_when_done(out) as partial:
-        partial.write_text(text, encoding="utf-8")
+    write_text(out, text)
     return out
 
 

@@ -11,6 +11,7 @@ from itertools import islice
 from numbers import Real
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -25,6 +26,7 @@ from .distillers.base import DistillerModel
 from .distillers.ehd import EHDDistillerModel
 from .events import EventSequences, load_events, unit_in_nanoseconds
 from .explanation import MARGIN, Event, Explanation, Status
+from .files import put_files
 from .intensities import IntensityQuestion, intensity_curves
 from .mtpp.base import MTPPModel
 from .perplexity import Conditioning, dppl_parts
@@ -281,8 +283,10 @@ class EHDDistiller:
         return cls(model)
 
     def save_pretrained(self, folder: str | PathLike[str]) -> None:
-        """Write the model to a folder: the distiller with its MTPP, or the MTPP alone."""
-        self.model.save_pretrained(folder)
+        """Write the model to a folder: the distiller with its MTPP, or the MTPP alone. Each file appears whole."""
+        with TemporaryDirectory() as written:
+            self.model.save_pretrained(written)
+            put_files(written, folder)
 
     def push_to_hub(self, repo_id: str, *, rows: Any, data: Any, **options: Any) -> str:
         """Push the model with its card, code and results to the Hub; returns the address of the commit. Arguments as

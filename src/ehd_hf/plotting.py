@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -17,6 +18,8 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+
+from .files import replaced_when_done
 
 # Okabe and Ito: eight colours told apart with every common colour vision, here without the yellow, pale on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -34,6 +37,12 @@ STYLE: Any = {
     "legend.frameon": False,
     "savefig.dpi": 160,
 }
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a picture, of the kind its name ends in, that appears whole."""
+    with replaced_when_done(path) as partial:
+        figure.savefig(partial, format=Path(path).suffix[1:] or "png")
 
 
 def new_axes(width: float = 4.6, height: float = 4.2) -> tuple[Figure, Axes]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 MISSING = "–"
@@ -832,34 +829,3 @@ def _cells(
 
 def _is_numeric(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> list[bool]:
     return [any(isinstance(row.get(column.key), int | float) for row in rows) for column in columns]
-
-
-def read_rows(path: str | Path) -> list[dict[str, Any]]:
-    """Rows of a JSON Lines file; none if there is no file. A last line cut short by a kill is left out."""
-    path = Path(path)
-    if not path.exists():
-        return []
-    *lines, _unfinished = path.read_text(encoding="utf-8").split("\n")
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            row = None
-        if not isinstance(row, dict):
-            raise ValueError(f"{path} must hold one JSON object per line; line {number} is none. Choose another file.")
-        rows.append(row)
-    return rows
-
-
-def append_row(path: str | Path, row: Mapping[str, Any]) -> None:
-    """Add one whole line, written through to the disk; a line cut short before it is removed."""
-    line = json.dumps(dict(row), ensure_ascii=False, allow_nan=False) + "\n"  # may fail: before anything is touched
-    with open(path, "ab+") as file:
-        file.seek(0)
-        content = file.read()
-        if content and not content.endswith(b"\n"):
-            file.truncate(content.rfind(b"\n") + 1)
-        file.write(line.encode())
-        file.flush()
-        os.fsync(file.fileno())

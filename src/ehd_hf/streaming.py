@@ -29,7 +29,8 @@ from tqdm.auto import tqdm
 
 from . import __version__
 from .events import EventSequences, load_events, read_table
-from .explanation import Status, replaced_when_done
+from .explanation import Status
+from .files import replaced_when_done
 from .pipeline import Answers, EHDDistiller, Question, Refinement, batches_of_like_length, check_finite, padded_windows
 from .windows import _runs, make_windows
 

@@ -2,7 +2,7 @@
 
 A model may also return `num_items` (what its loss is a mean over; batches and processes are then weighted by it) and
 `metrics` (a dict of scalars to log). Everything random in step s is a pure function of (seed, s, process), so a run
-that is interrupted and resumed ends with the very same weights.
+that is interrupted or killed, at any moment, and resumed ends with the very same weights.
 
 A run's folder: `config.json` + `model.safetensors` (the best model, written when training ends), `log.jsonl` (one row
 per evaluation), `training.json` (arguments and outcome), `checkpoints/step-*` (to resume), `best/` (best so far).
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
 from math import cos, inf, isfinite, pi
@@ -32,6 +32,17 @@ from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from . import __version__
+from .files import (
+    append_row,
+    folder_replaced_when_done,
+    holds_nothing,
+    locked,
+    make_folder,
+    put_files,
+    read_rows,
+    remove_folder,
+    write_text,
+)
 
 # Arguments that change how a run looks or how fast it is, not what it computes: they may differ when resuming.
 _FREE_TO_CHANGE = {"out", "num_threads", "progress", "tracker", "keep_checkpoints", "save_every"}
@@ -199,6 +210,15 @@ class Trainer:
 
     def train(self, *, resume: bool = False) -> dict[str, float]:
         """Run to the end (or on from the last checkpoint, if `resume`); returns the best model's metrics."""
+        is_main = self.accelerator.is_main_process
+        if is_main and not resume and not self.out.is_file():
+            make_folder(self.out)
+        with locked(self.out) if is_main and self.out.is_dir() else nullcontext():
+            if resume and (self.out / "training.json").is_file():
+                return self._finish_again()
+            return self._run(resume)
+
+    def _run(self, resume: bool) -> dict[str, float]:
         args, accelerator = self.args, self.accelerator
         optimizer = torch.optim.AdamW(
             [parameter for parameter in self.model.parameters() if parameter.requires_grad],
@@ -209,6 +229,8 @@ class Trainer:
         model, optimizer = accelerator.prepare(self.model, optimizer)
         if checkpoint is not None:
             self._load_checkpoint(checkpoint, optimizer)
+        else:
+            self._save_checkpoint(optimizer)  # from here on a run can be resumed
         if args.tracker is not None:
             accelerator.init_trackers("training")
         model.train()
@@ -319,8 +341,7 @@ class Trainer:
             progress.evaluations_since_best += 1
         row = {"step": progress.step, "train_loss": train_loss, **{f"eval_{k}": v for k, v in metrics.items()}}
         if self.accelerator.is_main_process:
-            with open(self.out / "log.jsonl", "a") as log:
-                log.write(json.dumps(row) + "\n")
+            append_row(self.out / "log.jsonl", row, allow_nan=True)
             if args.progress:
                 shown = "  ".join(f"{name} {number:.4f}" for name, number in row.items() if name != "step")
                 tqdm.write(f"step {progress.step}: {shown}")
@@ -370,22 +391,20 @@ class Trainer:
     # --- the run's folder
 
     def _open_run(self, resume: bool) -> Path | None:
-        """Prepare `out`; the checkpoint to go on from, if any."""
-        whole = sorted(self.out.glob("checkpoints/step-*[0-9]"))
+        """The checkpoint to go on from; None for a new run, whose folder must be empty."""
         if resume:
+            whole = sorted(self.out.glob("checkpoints/step-*[0-9]"))
             if not whole:
                 raise ValueError(
                     f"To resume, out must hold checkpoints/step-*; got {str(self.out)!r}, which has none. "
                     "Start without --resume, or name the folder of an interrupted run."
                 )
             return whole[-1]
-        if self.accelerator.is_main_process:
-            if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
-                raise ValueError(
-                    f"out must be new or empty, so that no earlier run is lost; {str(self.out)!r} is not. "
-                    "Pass --resume to go on with it, or choose another folder."
-                )
-            self.out.mkdir(parents=True, exist_ok=True)
+        if self.accelerator.is_main_process and not holds_nothing(self.out):
+            raise ValueError(
+                f"out must be new or empty, so that no earlier run is lost; {str(self.out)!r} is not. "
+                "Pass --resume to go on with it, or choose another folder."
+            )
         self.accelerator.wait_for_everyone()
         return None
 
@@ -395,7 +414,7 @@ class Trainer:
             for index, values in optimizer.state_dict()["state"].items():
                 tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in values.items()}
             folder = self.out / "checkpoints" / f"step-{self.progress.step:08d}"
-            with _whole_or_nothing(folder) as partial:
+            with folder_replaced_when_done(folder) as partial:
                 save_file(
                     {name: value.detach().cpu().clone() for name, value in tensors.items()},
                     partial / "state.safetensors",
@@ -403,7 +422,7 @@ class Trainer:
                 state = {"progress": asdict(self.progress), "args": asdict(self.args), "version": __version__}
                 (partial / "progress.json").write_text(json.dumps(state, indent=1))
             for old in sorted(self.out.glob("checkpoints/step-*[0-9]"))[: -self.args.keep_checkpoints]:
-                shutil.rmtree(old)
+                remove_folder(old)
         self.accelerator.wait_for_everyone()
 
     def _load_checkpoint(self, folder: Path, optimizer: torch.optim.Optimizer) -> None:
@@ -416,14 +435,7 @@ class Trainer:
                 f"A checkpoint holds progress.json and state.safetensors; {str(folder)!r} cannot be read ({error}). "
                 "Delete it to resume from the one before."
             ) from error
-        changed = {
-            name: (arguments.get(name), value)
-            for name, value in asdict(self.args).items()
-            if name not in _FREE_TO_CHANGE and arguments.get(name) != value
-        }
-        if changed:
-            said = ", ".join(f"{name}: {before!r} -> {now!r}" for name, (before, now) in changed.items())
-            raise ValueError(f"A run resumes with the arguments it began with; got changes: {said}. Undo them.")
+        self._check_unchanged(arguments)
         self.progress = progress
         weights = {name[6:]: value for name, value in tensors.items() if name.startswith("model.")}
         try:
@@ -440,8 +452,18 @@ class Trainer:
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
         if self.accelerator.is_main_process and (log := self.out / "log.jsonl").exists():
             # Rows written after the checkpoint will be written again.
-            rows = [line for line in log.read_text().splitlines() if _step_of(line) <= self.progress.step]
-            _replace_text(log, "".join(f"{row}\n" for row in rows))
+            rows = [row for row in read_rows(log) if row.get("step", inf) <= self.progress.step]
+            write_text(log, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+    def _check_unchanged(self, arguments: Mapping[str, Any]) -> None:
+        changed = {
+            name: (arguments.get(name), value)
+            for name, value in asdict(self.args).items()
+            if name not in _FREE_TO_CHANGE and arguments.get(name) != value
+        }
+        if changed:
+            said = ", ".join(f"{name}: {before!r} -> {now!r}" for name, (before, now) in changed.items())
+            raise ValueError(f"A run resumes with the arguments it began with; got changes: {said}. Undo them.")
 
     def _state(self) -> dict[str, Tensor]:
         return self.accelerator.unwrap_model(self.model).state_dict()
@@ -450,7 +472,7 @@ class Trainer:
         shown = transformers_logging.is_progress_bar_enabled()
         transformers_logging.disable_progress_bar()  # one bar at a time, and a small model writes in a blink
         try:
-            with _whole_or_nothing(folder) as partial:
+            with folder_replaced_when_done(folder) as partial:
                 self.accelerator.unwrap_model(self.model).save_pretrained(partial)
         finally:
             if shown:
@@ -459,28 +481,38 @@ class Trainer:
     def _finish(self) -> dict[str, float]:
         """Put the best model into `out` itself and say how the run ended."""
         self.accelerator.wait_for_everyone()
-        weights = load_file(self.out / "best" / "model.safetensors")
-        self.accelerator.unwrap_model(self.model).load_state_dict(weights)
-        self.model.eval()
-        rows = [json.loads(line) for line in (self.out / "log.jsonl").read_text().splitlines()]
-        best = next(row for row in rows if row["step"] == self.progress.best_step)
+        self._load_weights(self.out / "best")
+        best = next(row for row in read_rows(self.out / "log.jsonl") if row["step"] == self.progress.best_step)
         self.accelerator.wait_for_everyone()  # before `best/` goes
         if self.accelerator.is_main_process:
-            for file in sorted((self.out / "best").iterdir()):
-                partial = self.out / f"{file.name}.partial"
-                shutil.copyfile(file, partial)
-                os.replace(partial, self.out / file.name)
+            put_files(self.out / "best", self.out)
             summary = {
                 "args": asdict(self.args),
                 "version": __version__,
                 "steps_run": self.progress.step,
                 "best": best,
             }
-            _replace_text(self.out / "training.json", json.dumps(summary, indent=1))
-            shutil.rmtree(self.out / "checkpoints", ignore_errors=True)
-            shutil.rmtree(self.out / "best")
+            write_text(self.out / "training.json", json.dumps(summary, indent=1))
+            self._clean_up()
         self.accelerator.wait_for_everyone()
         return best
+
+    def _finish_again(self) -> dict[str, float]:
+        """The outcome of a run that has ended, or was killed while it cleaned up."""
+        summary = json.loads((self.out / "training.json").read_text(encoding="utf-8"))
+        self._check_unchanged(summary["args"])
+        if self.accelerator.is_main_process:
+            self._clean_up()
+        self._load_weights(self.out)
+        return summary["best"]
+
+    def _clean_up(self) -> None:
+        for name in ("checkpoints", "best"):
+            remove_folder(self.out / name)
+
+    def _load_weights(self, folder: Path) -> None:
+        self.accelerator.unwrap_model(self.model).load_state_dict(load_file(folder / "model.safetensors"))
+        self.model.eval()
 
 
 def _collate(dataset: Dataset) -> Callable[[Any], dict[str, Tensor]]:
@@ -490,42 +522,3 @@ def _collate(dataset: Dataset) -> Callable[[Any], dict[str, Tensor]]:
 
 def _fetch(dataset: Any, indices: Tensor) -> Any:
     return dataset.__getitems__(indices) if hasattr(dataset, "__getitems__") else [dataset[int(i)] for i in indices]
-
-
-def _step_of(line: str) -> float:
-    try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError):
-        return float("inf")  # a line cut short by a kill
-
-
-class _whole_or_nothing:
-    """A folder that appears complete under its name, or not at all: written beside it, synced, then renamed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.partial = folder, folder.with_name(folder.name + ".partial")
-
-    def __enter__(self) -> Path:
-        shutil.rmtree(self.partial, ignore_errors=True)
-        self.partial.mkdir(parents=True)
-        return self.partial
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is not None:
-            shutil.rmtree(self.partial, ignore_errors=True)
-            return
-        for file in self.partial.iterdir():
-            with open(file, "rb") as handle:
-                os.fsync(handle.fileno())
-        old = self.folder.with_name(self.folder.name + ".old")
-        shutil.rmtree(old, ignore_errors=True)  # of a run killed between the renames below
-        if self.folder.exists():
-            os.replace(self.folder, old)
-        os.replace(self.partial, self.folder)
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _replace_text(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text)
-    os.replace(partial, path)

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import re
-import shutil
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -28,6 +25,7 @@ from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 
 from .events import EventBatch, EventSequences, load_events
+from .files import folder_replaced_when_done
 from .report import plain_markdown
 from .sources import load_source
 
@@ -336,24 +334,13 @@ def export_windows(
         if "test" in splits:
             stores[f"{future}-{history}", "test_sampled"] = stores[f"{future}-{history}", "test"].sample()
 
-    # Written beside its place and then renamed, so that no reader ever sees half of it.
-    unfinished = out.absolute().parent / f".{out.name}.{uuid.uuid4().hex}.partial"
-    try:
+    with folder_replaced_when_done(out) as partial:
         for split, sequences in splits.items():
-            _write_sequences(sequences, unfinished / "sequences" / f"{split}.parquet")
+            _write_sequences(sequences, partial / "sequences" / f"{split}.parquet")
         with tqdm(total=sum(map(len, stores.values())), unit="windows", unit_scale=True, desc=name) as progress:
             for (pair, split), store in stores.items():
-                _write_windows(store, unfinished / pair / f"{split}.parquet", progress)
-        (unfinished / "README.md").write_text(_card(name, card, splits, stores), encoding="utf-8")
-        if out.exists():
-            replaced = unfinished.with_suffix(".replaced")
-            os.rename(out, replaced)
-            os.rename(unfinished, out)
-            shutil.rmtree(replaced) if replaced.is_dir() else replaced.unlink()
-        else:
-            os.rename(unfinished, out)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+                _write_windows(store, partial / pair / f"{split}.parquet", progress)
+        (partial / "README.md").write_text(_card(name, card, splits, stores), encoding="utf-8")
     return out
 
 

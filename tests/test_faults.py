@@ -1,0 +1,238 @@
+"""Nothing is lost: runs struck at their file operations, and killed for real, end as if nothing had happened."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from ehd_hf.files import locked
+from ehd_hf.synthetic import example_log
+from test_train_script import TINY, with_changes
+
+HERE = Path(__file__).resolve().parent
+SCRIPTS = HERE.parent / "scripts"
+STAGES = ("mtpp", "ehd", "ranking")
+WAYS = ("kill", "tear", "full", "read-only", "broken")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def strike(folder, *questions):
+    """What tests/faults.py found, by question."""
+    command = [sys.executable, str(HERE / "faults.py"), str(folder), *questions]
+    ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return {question: json.loads(line) for question, line in zip(questions, ended.stdout.splitlines(), strict=True)}
+
+
+def test_jobs_struck_here_and_there_end_as_if_nothing_had_happened(tmp_path):
+    some = ["mtpp:kill:5", "ehd:tear:2", "ranking:full:2", "rows:tear:2", "windows:kill:4", "exchange missing:kill:3"]
+    found = strike(tmp_path, *some, "file:kill:9", "file:broken:9")
+    assert found["mtpp:kill:5"]["operations"] > 60 and found["mtpp:kill:5"]["killed"] == 5
+    assert found["ehd:tear:2"]["killed"] == found["ranking:full:2"]["refused"] == found["rows:tear:2"]["killed"] == 2
+    assert found["file:kill:9"]["killed"] == found["file:broken:9"]["refused"] == found["file:kill:9"]["operations"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", [*STAGES, "rows", "windows", "exchange missing"])
+def test_jobs_struck_at_every_operation_end_as_if_nothing_had_happened(tmp_path, job):
+    for found in strike(tmp_path, *(f"{job}:{way}:100000" for way in WAYS)).values():
+        print(found)
+        assert found["struck"] == found["operations"] > 0 and found["killed"] + found["refused"] > 0
+
+
+@pytest.mark.slow
+def test_ehd_hf_train_struck_here_and_there_ends_as_if_nothing_had_happened(tmp_path):
+    for found in strike(tmp_path, *(f"fit:{way}:8" for way in WAYS)).values():
+        print(found)
+        assert found["operations"] > 150 and found["killed"] + found["refused"] == 8
+
+
+# --- real kills
+
+
+def newest(place):
+    """When anything at or below `place` was last changed."""
+    moments = []
+    for folder, _, names in os.walk(place):  # unlike rglob it does not mind what disappears meanwhile
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            with suppress(FileNotFoundError):
+                moments.append(os.stat(path).st_mtime_ns)
+    return max(moments, default=0)
+
+
+def killed_again_and_again(command, place, seed, times=6, most=40):
+    """Run `command()` to the end, killed so many times on the way: after as many changes to `place` as are drawn, and
+    some milliseconds; the first time at any moment, perhaps before it has begun."""
+    print(f"seed {seed}")
+    moments = random.Random(seed)
+    for number in range(times):
+        changes = moments.randint(1, most) if number else 0
+        delay = moments.uniform(0, 0.05 if number else 10)
+        before = newest(place)
+        process = subprocess.Popen(command(), env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for _ in range(changes):
+            while (now := newest(place)) == before and process.poll() is None:
+                time.sleep(0.001)
+            before = now
+        time.sleep(delay)
+        process.kill()
+        _, said = process.communicate()
+        assert process.returncode == -signal.SIGKILL, f"it must not end by itself: {said.decode()[-2000:]}"
+        left = sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
+        print(f"kill {number + 1}, {delay:.3f} s after change {changes}; on the disk: {', '.join(left[-6:])}")
+    subprocess.run(command(), env=ENVIRONMENT, check=True, capture_output=True)
+
+
+def distiller_config(root, kind):
+    torch.manual_seed(0)
+    config = with_changes(
+        data={"pair": "2-6"},
+        model={"model_type": kind, "mtpp": str(root / "mtpp"), "input_size": 4, "hidden_size": 4},
+    )
+    del config["data"]["crop_length"]
+    config["model"] = {key: config["model"][key] for key in ("model_type", "mtpp", "input_size", "hidden_size")}
+    if kind == "ehd_distiller":
+        config["model"] |= {"attention_size": 4, "feed_forward_size": 4, "num_heads": 1}
+    return {**config, "task": "distiller"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["mtpp", "ehd_distiller", "ranking_distiller"])
+def test_training_killed_at_random_moments_ends_as_if_nothing_had_happened(tmp_path, stage):
+    config = TINY
+    if stage != "mtpp":
+        small = {**TINY, "training": {**TINY["training"], "out": str(tmp_path / "mtpp")}}
+        (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
+        subprocess.run([sys.executable, SCRIPTS / "train.py", "--config", tmp_path / "small.yaml"], check=True)
+        config = distiller_config(tmp_path, stage)
+    training = {**config["training"], "steps": 240, "save_every": 2, "eval_every": 20}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({**config, "training": training}))
+
+    def command(out):
+        begun = any(out.glob("checkpoints/step-*[0-9]")) or (out / "training.json").exists()
+        words = ["--config", tmp_path / "run.yaml", "--training.out", out, *(["--resume"] if begun else [])]
+        return [sys.executable, str(SCRIPTS / "train.py"), *map(str, words)]
+
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    subprocess.run(command(whole), env=ENVIRONMENT, check=True, capture_output=True)
+    killed_again_and_again(lambda: command(broken), broken, seed=sum(map(ord, stage)))
+    names = {"config.json", "log.jsonl", "model.safetensors", "training.json"}
+    assert {path.name for path in broken.iterdir()} == names
+    for name in names - {"training.json"}:  # that one names the folder
+        assert (broken / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+@pytest.mark.slow
+def test_an_evaluation_killed_at_random_moments_has_every_row_once(tmp_path):
+    small = {**TINY, "training": {**TINY["training"], "out": str(tmp_path / "mtpp")}}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
+    subprocess.run([sys.executable, SCRIPTS / "train.py", "--config", tmp_path / "small.yaml"], check=True)
+    config = distiller_config(tmp_path, "ehd_distiller")
+    config["training"] = {**config["training"], "out": str(tmp_path / "model")}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    subprocess.run([sys.executable, SCRIPTS / "train.py", "--config", tmp_path / "run.yaml"], check=True)
+
+    def command(place):
+        words = ["--model", tmp_path / "model", "--data", "simulated:incident", "--limit", "150", "--batch-size", "1"]
+        words += ["--tasks", "distiller", "ehed", "emhd", "--out", place / "rows.jsonl", "--solvers"]
+        words += ["greedy_search", "random_distillation", "leave_one_out", "integrated_gradient", "shapley"]
+        return [sys.executable, str(SCRIPTS / "evaluate.py"), *map(str, words)]
+
+    rows = {}
+    for name in ("whole", "broken"):
+        (tmp_path / name).mkdir()
+    subprocess.run(command(tmp_path / "whole"), env=ENVIRONMENT, check=True, capture_output=True)
+    killed_again_and_again(lambda: command(tmp_path / "broken"), tmp_path / "broken", seed=7, most=2)
+    for name in ("whole", "broken"):
+        assert [path.name for path in (tmp_path / name).iterdir()] == ["rows.jsonl"]
+        rows[name] = [json.loads(line) for line in (tmp_path / name / "rows.jsonl").read_text().splitlines()]
+        for row in rows[name]:
+            for key in [key for key in row if "second" in key]:
+                del row[key]
+    assert rows["broken"] == rows["whole"] and len(rows["whole"]) == 15
+
+
+@pytest.mark.slow
+def test_ehd_hf_train_killed_at_random_moments_ends_as_if_nothing_had_happened(tmp_path):
+    example_log(60, 0).to_csv(tmp_path / "log.csv", index=False)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+
+    def command(out):
+        words = ["train", tmp_path / "log.csv", "--sequence", "service", "--history", "6", "--future", "2"]
+        words += ["--out", out, "--threads", "1", "--yes"]
+        program = (
+            "import sys; from ehd_hf import fitting, planning; fitting.SECONDS_BETWEEN_CHECKPOINTS = 0;"
+            "planning.MTPP_STEPS, planning.DISTILLER_STEPS = (150, 150), (100, 100);"
+            "from ehd_hf.cli import app; code = app(sys.argv[1:], standalone_mode=False); sys.exit(code > 1)"
+        )
+        return [sys.executable, "-c", program, *map(str, words)]
+
+    subprocess.run(command(whole), env=ENVIRONMENT, check=True, capture_output=True)
+    killed_again_and_again(lambda: command(broken), broken, seed=11)
+    assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    config = (broken / "config.json").read_text()
+    assert config.replace(str(broken), str(whole)) == (whole / "config.json").read_text()  # it names the first stage
+    assert json.loads((broken / "plan.json").read_text())["finished"]
+    assert not list(broken.rglob(".*.partial"))
+
+
+# --- a real disk that is full, then read-only
+
+
+@pytest.mark.slow
+def test_a_run_on_a_disk_that_is_full_goes_on_when_there_is_room(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(TINY))
+    train = f"{sys.executable} {SCRIPTS / 'train.py'} --config {tmp_path / 'run.yaml'} --training.out disk/run"
+    script = f"""
+        mount -t tmpfs -o size=28k none disk || exit 77
+        {train}; echo code $?; ls disk/run/checkpoints
+        mount -o remount,size=10m disk; {train} --resume; echo code $?; md5sum disk/run/model.safetensors
+        mount -o remount,ro disk; {train}2; echo code $?
+    """
+    words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
+    if shutil.which("unshare") is None:
+        pytest.skip("needs unshare")
+    ended = subprocess.run(words, env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True)
+    if ended.returncode in (1, 77) and "code" not in ended.stdout:
+        pytest.skip("needs to be allowed to mount")
+    print(ended.stdout, ended.stderr)
+    codes = [line for line in ended.stdout.splitlines() if line.startswith("code")]
+    assert codes == ["code 2", "code 0", "code 2"]
+    assert "no space left to write" in ended.stderr and "must be in a place you may write to" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+# --- two runs into one place
+
+
+def test_two_trainings_into_one_folder_are_refused_and_the_first_goes_on(tmp_path):
+    from test_training import interrupted, trainer
+
+    trainer(tmp_path / "whole").train()
+    interrupted(tmp_path / "run", 25)
+    with locked(tmp_path / "run"):  # as the first run does
+        for resume in (False, True):
+            with pytest.raises(ValueError, match="one writer at a time"):
+                trainer(tmp_path / "run").train(resume=resume)
+    trainer(tmp_path / "run").train(resume=True)
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() == (tmp_path / "whole" / "log.jsonl").read_bytes()
+
+
+def test_two_evaluations_into_one_file_are_refused(tmp_path, capsys):
+    from test_evaluate_script import load_script
+
+    rows = tmp_path / "rows.jsonl"
+    with locked(rows):
+        assert load_script("evaluate").main(["--model", "any", "--data", "any", "--out", str(rows)]) == 2
+    assert "one writer at a time" in capsys.readouterr().err
