@@ -16,6 +16,9 @@ from torch import Tensor
 from .mtpp.base import MTPPModel, MTPPOutput
 from .rebuild import pull_up, select
 
+# How much `keep_gradient` holds at a time.
+_EVENTS_AT_ONCE, _FEWEST_ROWS = 32_768, 256
+
 Conditioning = Literal["paper", "survival"]
 Rebuilder = Literal["gate", "select", "compact"]
 
@@ -233,11 +236,17 @@ def keep_gradient(
     and one backward pass, under `torch.no_grad` as well; the model's parameters get no gradients.
     """
     gates = keep.expand(len(times), -1) if keep.dim() == 1 else keep
-    gates = gates.detach().to(times.dtype).requires_grad_()
-    if gates.numel() == 0:
-        return torch.zeros_like(gates, requires_grad=False)
-    with torch.enable_grad():
-        # dppl without its first term, which does not depend on `keep`.
-        drop = -log_perplexity(mtpp, times, marks, mask, num_future, gates, conditioning=conditioning)
-        (slope,) = torch.autograd.grad(drop.sum(), gates)
-    return slope
+    slopes = times.new_zeros(gates.shape)
+    rows = gates.detach().to(times.dtype).flatten(0, -2)
+    windows = torch.arange(len(times), device=times.device).repeat(len(rows) // max(len(times), 1))
+    # In pieces that stay in the caches, but not so small that the steps of the recurrence cost more than their work.
+    at_once = max(_FEWEST_ROWS, _EVENTS_AT_ONCE // max(times.shape[1], 1))
+    for start in range(0, len(rows) if rows.numel() else 0, at_once):
+        piece, chosen = rows[start : start + at_once].requires_grad_(), windows[start : start + at_once]
+        with torch.enable_grad():
+            window = (times[chosen], marks[chosen], mask[chosen], num_future)
+            # dppl without its first term, which does not depend on `keep`.
+            drop = -log_perplexity(mtpp, *window, piece, conditioning=conditioning)
+            (slope,) = torch.autograd.grad(drop.sum(), piece)
+        slopes.view_as(rows)[start : start + at_once] = slope
+    return slopes

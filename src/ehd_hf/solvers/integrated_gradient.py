@@ -53,18 +53,14 @@ class IntegratedGradient(RankingSolver):
         points = (steps + 0.5) / self.num_points
         gates = (left[:, None] * points[:, None]).flatten(0, 1)  # (A * num_points, L)
         index = windows.repeat_interleave(self.num_points)
-        slopes = torch.zeros_like(gates)
-        for start in range(0, len(index), objective.max_rows):
-            rows = slice(start, start + objective.max_rows)
-            chosen = index[rows]
-            slopes[rows] = keep_gradient(
-                objective.mtpp,
-                objective.times[chosen],
-                objective.marks[chosen],
-                objective.mask[chosen],
-                objective.num_future,
-                gates[rows],
-                conditioning=objective.conditioning,
-            )
+        slopes = keep_gradient(
+            objective.mtpp,
+            objective.times[index],
+            objective.marks[index],
+            objective.mask[index],
+            objective.num_future,
+            gates,
+            conditioning=objective.conditioning,
+        )
         objective.num_evaluations[windows] += self.num_points
         return slopes.view(len(windows), self.num_points, left.shape[1]).mean(1)
