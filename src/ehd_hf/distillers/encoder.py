@@ -12,6 +12,8 @@ from torch.nn import functional as F
 _SCALE_FACTORS = (0.01, 0.1, 1.0)
 # Longest memory whose attention weights are simply written out.
 _LONGEST_PLAIN_MEMORY = 128
+# Without gradients, so many windows are read at a time: their activations stay in the caches.
+_WINDOWS_AT_ONCE = 128
 
 
 def check_widths(config: Any) -> None:
@@ -43,16 +45,18 @@ class Attention(nn.Module):
 
     def forward(self, inputs: Tensor, memory: Tensor, memory_mask: Tensor | None) -> Tensor:
         """inputs (B, N, D) attend to memory (B, M, D) where memory_mask (B, M) is True; everywhere if it is None."""
-        query = self.query(inputs).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        scale = (self.query.out_features // self.num_heads) ** -0.5
+        query = F.linear(inputs, self.query.weight * scale, self.query.bias * scale)
+        query = query.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         key, value = self.key_value(memory).unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         attended = _attend(query, key, value, None if memory_mask is None else memory_mask[:, None, None, :])
         return self.output(attended.transpose(1, 2).flatten(2))
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
-    """Scaled dot-product attention of heads (B, H, N, D) over (B, H, M, D), where `allowed` (B, 1, 1, M) is True."""
+    """Attention of scaled heads (B, H, N, D) to (B, H, M, D), where `allowed` (B, 1, 1, M) is True: (B, H, N, D)."""
     if key.shape[2] > _LONGEST_PLAIN_MEMORY or query.device.type != "cpu":
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=1.0)
     # For short memories and narrow heads, two plain products take less time on a CPU than the tiled kernel. A softmax
     # is fast over whole vectors only, so the memory is filled up to one.
     missing = -key.shape[2] % 8
@@ -60,9 +64,9 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -
         allowed = torch.ones(1, 1, 1, key.shape[2], dtype=torch.bool) if allowed is None else allowed
         key, value = (F.pad(each, (0, 0, 0, missing)) for each in (key, value))
         allowed = F.pad(allowed, (0, missing))
-    scores = (query * query.shape[-1] ** -0.5) @ key.transpose(2, 3)
+    scores = query @ key.transpose(2, 3)
     if allowed is not None:
-        scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)  # finite: a row may have no memory
+        scores.masked_fill_(~allowed, torch.finfo(scores.dtype).min)  # finite: a row may have no memory at all
     # The product with the narrow side first: a third of the time of the other order.
     return (value.transpose(2, 3) @ scores.softmax(-1).transpose(2, 3)).transpose(2, 3)
 
@@ -128,6 +132,15 @@ class WindowEncoder(nn.Module):
 
         `history_features` (B, L, width), what else is known of the history's events, is added to their embedding.
         """
+        if len(times) > _WINDOWS_AT_ONCE and not torch.is_grad_enabled():
+            known = (times, marks, mask, times if history_features is None else history_features)
+            pieces = zip(*(each.split(_WINDOWS_AT_ONCE) for each in known), strict=True)
+            return torch.cat(
+                [
+                    self(*piece, num_future, mean_interval, None if history_features is None else features)
+                    for *piece, features in pieces
+                ]
+            )
         num_history = times.shape[1] - num_future
         embedded = self._embed(times, marks, mask, num_history, mean_interval)
         history, future = embedded[:, :num_history], embedded[:, num_history:]
@@ -152,7 +165,10 @@ class WindowEncoder(nn.Module):
         interval = filled.diff(dim=1, prepend=torch.zeros_like(filled[:, :1])).clamp(min=0)
         distance = (filled - split).abs()
         features = torch.log1p(torch.stack([interval, distance], dim=-1)[..., None] / scales).flatten(-2)
-        inputs = self.input(self.mark_input(marks) + self.time_input(features))
+        # Two linear maps in a row are one, and of a mark a row of a table.
+        by_mark = F.linear(self.mark_input.weight, self.input.weight)
+        by_time = self.input.weight @ self.time_input.weight
+        inputs = F.linear(features, by_time, self.input(self.time_input.bias)) + F.embedding(marks, by_mark)
         counted = mask[:1] if bool(mask.all()) else mask  # without padding, every row counts alike
         position = counted.cumsum(1) - counted[:, :num_history].sum(1, keepdim=True) - 1
         return inputs + sinusoids(position, inputs.shape[-1], inputs.dtype)
