@@ -174,13 +174,19 @@ def dppl_parts(
     """Perplexity drop (eq. 4) of the future's times and of its marks given them: log p = log p(time) + log p(mark)."""
     num_scored = mask[:, times.shape[1] - num_future :].sum(-1)
     window = (mtpp, times, marks, mask, num_future)
+    if rebuilder == "compact":
+        history = mask[:, : times.shape[1] - num_future]
+        masks = torch.cat([history[None], ((keep > 0.5) & history).reshape(-1, *history.shape)])  # (1 + S, B, L)
+        windows = torch.arange(len(times), device=times.device).repeat(len(masks))
+        sums = _future_sums(*window, masks.flatten(0, 1), windows, conditioning=conditioning)
+        sums = sums.view(*masks.shape[:2], 2)
+        drops = ((sums[1:] - sums[0]) / num_scored[:, None]).view(*keep.shape[:-1], 2)
+        return DpplParts(drops[..., 0], drops[..., 1])
     full = future_log_prob(*window, conditioning=conditioning)
     kept = future_log_prob(*window, keep, conditioning=conditioning, rebuilder=rebuilder)
-    drops = ((kept[name] - full[name]).sum(-1) / num_scored for name in ("time_log_prob", "mark_log_prob"))
-    return DpplParts(*drops)
+    return DpplParts(*((kept[name] - full[name]).sum(-1) / num_scored for name in ("time_log_prob", "mark_log_prob")))
 
 
-@torch.no_grad()
 def log_perplexity_of_masks(
     mtpp: MTPPModel,
     times: Tensor,
@@ -193,30 +199,43 @@ def log_perplexity_of_masks(
     conditioning: Conditioning = "paper",
     max_rows: int = 1024,
 ) -> Tensor:
-    """log ppl(x_o | kept history) (eq. 5) of many masks per window: (R,).
-
-    In pieces of rows that keep about equally many events, so that rebuilt sequences are short and memory is bounded.
+    """log ppl(x_o | kept history) (eq. 5) of many masks per window: (R,). No gradients.
 
     Args:
         keep_mask: (R, L) bool.
         windows: (R,), which of the B windows each mask belongs to.
         max_rows: how many rebuilt windows to hold at a time.
     """
-    values = times.new_empty(len(windows))
+    how = {"conditioning": conditioning, "max_rows": max_rows}
+    sums = _future_sums(mtpp, times, marks, mask, num_future, keep_mask, windows, **how)  # type: ignore[arg-type]
+    return -sums.sum(-1) / mask[:, times.shape[1] - num_future :].sum(-1)[windows]
+
+
+@torch.no_grad()
+def _future_sums(
+    mtpp: MTPPModel,
+    times: Tensor,
+    marks: Tensor,
+    mask: Tensor,
+    num_future: int,
+    keep_mask: Tensor,
+    windows: Tensor,
+    *,
+    conditioning: Conditioning,
+    max_rows: int = 1024,
+) -> Tensor:
+    """log p of the future's times, and of its marks, given what each mask keeps: (R, 2).
+
+    In pieces of rows that keep about equally many events, so that rebuilt sequences are short and memory is bounded.
+    """
+    values = times.new_empty(len(windows), 2)
     order = torch.argsort(keep_mask.sum(1), stable=True)
     for start in range(0, len(order), max_rows):
         rows = order[start : start + max_rows]
         chosen = windows[rows]
-        values[rows] = log_perplexity(
-            mtpp,
-            times[chosen],
-            marks[chosen],
-            mask[chosen],
-            num_future,
-            keep_mask[rows],
-            conditioning=conditioning,
-            rebuilder="compact",
-        )
+        window = (times[chosen], marks[chosen], mask[chosen], num_future)
+        output = future_log_prob(mtpp, *window, keep_mask[rows], conditioning=conditioning, rebuilder="compact")
+        values[rows] = torch.stack([output.time_log_prob.sum(-1), output.mark_log_prob.sum(-1)], dim=-1)
     return values
 
 

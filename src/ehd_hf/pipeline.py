@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 # Explaining a few hundred windows takes a blink; beyond that people want to see it move.
 _WINDOWS_WITHOUT_BAR = 300
-_EVENTS_PER_BATCH = 50_000
+_EVENTS_PER_BATCH = 100_000
 # What an MTPP alone is asked with, if a question does not say.
 _SOLVER, _SHARE, _MAX_LENGTH = "integrated_gradient", 0.7, 4096
 # The same for one without gates (see `mtpp.adapter`): by deletions alone.

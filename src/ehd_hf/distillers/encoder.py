@@ -165,10 +165,7 @@ class WindowEncoder(nn.Module):
         interval = filled.diff(dim=1, prepend=torch.zeros_like(filled[:, :1])).clamp(min=0)
         distance = (filled - split).abs()
         features = torch.log1p(torch.stack([interval, distance], dim=-1)[..., None] / scales).flatten(-2)
-        # Two linear maps in a row are one, and of a mark a row of a table.
-        by_mark = F.linear(self.mark_input.weight, self.input.weight)
-        by_time = self.input.weight @ self.time_input.weight
-        inputs = F.linear(features, by_time, self.input(self.time_input.bias)) + F.embedding(marks, by_mark)
+        inputs = self.input(self.mark_input(marks) + self.time_input(features))
         counted = mask[:1] if bool(mask.all()) else mask  # without padding, every row counts alike
         position = counted.cumsum(1) - counted[:, :num_history].sum(1, keepdim=True) - 1
         return inputs + sinusoids(position, inputs.shape[-1], inputs.dtype)
