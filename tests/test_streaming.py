@@ -522,3 +522,11 @@ def test_a_killed_run_goes_on_where_it_was(large, tmp_path):
 @pytest.mark.slow
 def test_a_run_killed_five_times_loses_and_repeats_nothing(large, tmp_path):
     kill_and_repeat(large, tmp_path / "out", 5, np.random.default_rng())
+
+
+@pytest.mark.parametrize("line", ["null", "[1]", '{"times": [1.0', '"' + "\ud800", "[" * 100_000])
+def test_a_line_of_json_that_is_no_row_is_refused_by_name(explainer, tmp_path, line):
+    source = tmp_path / "rows.jsonl"
+    source.write_bytes(line.encode("utf-8", "surrogatepass") + b"\n")
+    with pytest.raises(ValueError, match="row 0 must be an object|rows.jsonl cannot be read"):
+        explain_to_parquet(explainer, source, tmp_path / "out")

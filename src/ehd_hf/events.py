@@ -376,7 +376,7 @@ def _as_table(source: Any) -> pa.Table:
     if not isinstance(source, Sequence) or isinstance(source, str | bytes):
         raise ValueError(f"events come from a path, DataFrame, Dataset, list or dict; got {type(source).__name__}")
     if source and isinstance(source[0], Mapping):
-        return _of_rows(source)
+        return rows_to_table(source)
     one = len(source) > 0 and len(source[0]) == 2 and np.ndim(source[0][0]) == 0
     pairs = [tuple(zip(*piece, strict=True)) or ((), ()) for piece in ([source] if one else source)]
     return pa.table({"times": [times for times, _ in pairs], "marks": [marks for _, marks in pairs]})
@@ -402,10 +402,10 @@ def _read_file(path: Path) -> pa.Table:
             return _as_table(json.loads(text))
         except json.JSONDecodeError:
             pass  # many .json files hold one object per line
-    return _of_rows([json.loads(line) for line in text.split("\n") if line.strip()])
+    return rows_to_table([json.loads(line) for line in text.split("\n") if line.strip()])
 
 
-def _of_rows(rows: Sequence[Any]) -> pa.Table:
+def rows_to_table(rows: Sequence[Any]) -> pa.Table:
     """Rows as columns; what a row does not have is missing."""
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):

@@ -22,13 +22,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet as pq
 import torch
 from tqdm.auto import tqdm
 
 from . import __version__
-from .events import EventSequences, load_events, read_table
+from .events import EventSequences, load_events, read_table, rows_to_table
 from .explanation import Status
 from .files import replaced_when_done
 from .pipeline import Answers, EHDDistiller, Question, Refinement, batches_of_like_length, check_finite, padded_windows
@@ -230,7 +229,7 @@ def read_tables(source: Any, text: Sequence[str] = ()) -> Iterator[pa.Table]:
             else:
                 tables = iter([read_table(path)])  # one value, to be read as a whole
             yield from (table for table in tables if table.num_rows)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             reason = " ".join(str(error).split()).rstrip(".")
             raise ValueError(
                 f"{path} cannot be read as columns: {reason}. Each column needs values of one type."
@@ -282,10 +281,9 @@ def _csv_tables(path: Path, text: Sequence[str]) -> Iterator[pa.Table]:
 
 def _json_tables(path: Path) -> Iterator[pa.Table]:
     with open(path, "rb") as file:
+        # By Python's own parser: a line that is no object ends Arrow's, and the process with it.
         while lines := file.readlines(_BYTES_AT_ONCE):
-            whole = b"".join(lines)
-            options = pa.json.ReadOptions(block_size=len(whole) + 1)
-            yield pa.json.read_json(pa.BufferReader(whole), read_options=options)
+            yield rows_to_table([json.loads(line) for line in lines if line.strip()])
 
 
 def _together(tables: Iterable[pa.Table], column: str) -> Iterator[pa.Table]:
