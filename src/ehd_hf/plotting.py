@@ -544,6 +544,39 @@ def _short(number: int) -> str:
     return str(number)
 
 
+def scaling_plot(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> Figure:
+    """How a figure grows along an axis, both logarithmic: a line per series, shaded from the lowest to the highest.
+
+    Args:
+        rows: of `scripts/benchmark.py`, of one axis: `axis`, `x`, `series`, `unit`, `median` with `low` and `high`.
+    """
+    _need(rows, "a plot of growth", "row")
+    with matplotlib.rc_context(STYLE):
+        figure, axes = new_axes(7.2, 3.4)
+        for index, series in enumerate(dict.fromkeys(row["series"] for row in rows)):
+            mine = sorted((row for row in rows if row["series"] == series), key=lambda row: row["x"])
+            x, median, low, high = ([row[key] for row in mine] for key in ("x", "median", "low", "high"))
+            axes.plot(x, median, marker="o", markersize=4, label=series, **_line(index))
+            axes.fill_between(x, low, high, color=_line(index)["color"], alpha=0.15, linewidth=0)
+        values = [row["median"] for row in rows]
+        axes.set(xscale="log", xlabel=rows[0]["axis"], ylabel=rows[0]["unit"])
+        if max(values) > 3 * min(values):
+            axes.set_yscale("log")
+            decades = np.log10(max(values) / min(values))
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2 else (1,)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        else:
+            axes.set_ylim(0, 1.2 * max(row["high"] for row in rows))  # what stays the same looks the same
+        axes.set_xticks(sorted({row["x"] for row in rows}))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.minorticks_off()
+        if len(axes.get_lines()) > 1:
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
+        if title:
+            axes.set_title(title)
+    return figure
+
+
 # --- methods side by side
 
 

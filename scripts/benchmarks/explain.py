@@ -1,0 +1,155 @@
+"""Explaining: every kind of answer against the bare point process on the same windows, and against the paper's way."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import Row, Window, real_windows, summarize, time_interleaved
+from benchmarks.distiller import looped_rebuild
+from benchmarks.gate import fused_states
+from benchmarks.mtpp import naive_log_prob
+from ehd_hf import EHDDistiller
+from ehd_hf.distillers.ehd import EHDDistillerModel
+from ehd_hf.mtpp.fullynn import _LARGEST_LOG_AMPLITUDE, _SMALLEST_TAIL, FullyNNModel
+from ehd_hf.perplexity import dppl, log_perplexity
+
+HISTORY, FUTURE, BATCH = 40, 15, 512
+PAPER, RANKING = "stackoverflow-15-40-paper", "stackoverflow-15-40"
+BARE = "the bare MTPP forward"
+
+
+def plain_states(model: FullyNNModel, times: Tensor, marks: Tensor, num_future: int) -> tuple[Tensor, Tensor]:
+    """State before each future event (B, K, D) by torch's own LSTM, and the intervals (B, K); without padding."""
+    intervals = times.diff(dim=1, prepend=torch.zeros_like(times[:, :1]))
+    states = fused_states(model.encoder, torch.log1p(intervals[..., None] / model.time_scales), marks)
+    return states[:, -1 - num_future : -1], intervals[:, -num_future:]
+
+
+def plain_log_perplexity(model: FullyNNModel, times: Tensor, marks: Tensor, num_future: int) -> Tensor:
+    """log ppl(x_o | H_f) (eq. 5), (B,), as one would write it first: torch's own LSTM over the embedded events, and
+    behind it plain layers of tanh. This is the unit the others are measured in."""
+    states, intervals = plain_states(model, times, marks, num_future)
+    value = torch.log1p(intervals[..., None] / model.time_scales)
+    floor, slope = torch.zeros_like(value), 1 / (model.time_scales + intervals[..., None])
+    for time_layer, history_layer in zip(model.time_layers, model.history_layers, strict=True):
+        history = history_layer(states)
+        value, floor = (torch.tanh(time_layer(each) + history) for each in (value, floor))
+        slope = (1 - value**2) * time_layer(slope)
+    line = intervals[..., None] / model.mean_interval
+    amplitudes = model.amplitude(states).clamp(max=_LARGEST_LOG_AMPLITUDE).exp()
+    amplitudes[..., -1] += _SMALLEST_TAIL
+    compensator = (amplitudes * torch.cat([value - floor, line], dim=-1)).sum(-1)
+    intensities = amplitudes * torch.cat([slope, torch.ones_like(line) / model.mean_interval], dim=-1)
+    emission = model.emission_logits.softmax(dim=0)
+    observed = (emission[marks[:, -num_future:]] * intensities).sum(-1)
+    return (compensator - observed.log()).mean(-1)
+
+
+def autograd_log_perplexity(model: FullyNNModel, times: Tensor, marks: Tensor, num_future: int) -> Tensor:
+    """The same with intensities as FullyNN was published: derivatives of compensators by autograd, mark by mark."""
+    states, intervals = plain_states(model, times, marks, num_future)
+    return -naive_log_prob(model, states, intervals, marks[:, -num_future:], learns=False).detach().mean(-1)
+
+
+@torch.no_grad()
+def paper_way(
+    model: EHDDistillerModel,
+    times: Tensor,
+    marks: Tensor,
+    mask: Tensor,
+    num_future: int,
+    log_perplexity: Callable[..., Tensor] = plain_log_perplexity,
+) -> Any:
+    """The paper's explanation (alg. 2) with its values, window by window: the distiller's argmax, then H_l and H_d
+    rebuilt in a loop and each evaluated. Returns distill_mask (B, L), dppl_left and dppl_distilled (B,)."""
+    num_history = times.shape[1] - num_future
+    masks, drops = [], []
+    for row in range(len(times)):
+        window = tuple(each[row : row + 1] for each in (times, marks, mask))
+        chosen, _ = model.distill(*window, num_future)
+        keep = torch.stack([~chosen, chosen]).float()  # (2, 1, L)
+        history = times[row : row + 1, :num_history], marks[row : row + 1, :num_history]
+        embeddings = model.mtpp.encoder.mark_embedding(history[1])
+        intervals, kept_marks, _ = looped_rebuild(*history, embeddings, keep)
+        full = log_perplexity(model.mtpp, *window[:2], num_future)
+        for part in range(2):
+            count = int(keep[part].sum())
+            rebuilt_times = torch.cat([intervals[part, :, :count].cumsum(-1), window[0][:, num_history:]], 1)
+            rebuilt_marks = torch.cat([kept_marks[part, :, :count], window[1][:, num_history:]], 1)
+            drops.append(full - log_perplexity(model.mtpp, rebuilt_times, rebuilt_marks, num_future))
+        masks.append(chosen)
+    return torch.cat(masks), *torch.cat(drops).view(-1, 2).t()
+
+
+@torch.no_grad()
+def our_way(model: EHDDistillerModel, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> Any:
+    """The same, all windows at once."""
+    window = (times, marks, mask, num_future)
+    chosen, _ = model.distill(*window)
+    pair = torch.stack([~chosen, chosen]).to(times.dtype)
+    return chosen, *dppl(model.mtpp, *window, pair, rebuilder="compact")
+
+
+def answering(explainer: EHDDistiller, window: Window, **question: Any) -> Callable[[], Any]:
+    """What the pipeline does to answer a question: search, and measure in double precision."""
+    double = copy.deepcopy(explainer.mtpp).double()
+    asked = explainer._question(*(question.get(name) for name in ("epsilon", "share", "size", "delta", "refine")))
+    return lambda: explainer._answer(*window, asked, double, curves=False)
+
+
+def few_of(window: Window, number: int) -> Window:
+    times, marks, mask, num_future = window
+    return times[:number], marks[:number], mask[:number], num_future
+
+
+def measure(repeats: int, size: int = BATCH, num_greedy: int = 64, num_single: int = 16) -> Iterator[Row]:
+    window, data = real_windows(HISTORY, FUTURE, size)
+    single = (window[0].float(), *window[1:])  # in single precision, as models search
+    paper, ranking = (EHDDistiller.from_pretrained(name) for name in (PAPER, RANKING))
+    greedy = EHDDistiller(ranking.model, solver="greedy_search")
+    calls = {  # what, its number of windows, the target as a multiple of the bare forward
+        "our own forward": (lambda: log_perplexity(ranking.mtpp, *single), size, None),
+        "the paper's distiller, argmax": (lambda: paper.model.distill(*single), size, "<= 6"),
+        "the ranking distiller's order": (lambda: ranking.model.history_scores(*single), size, "<= 12"),
+        "the ranking distiller with bisected certificate": (answering(ranking, window, refine="bisect"), size, None),
+        "the ranking distiller with prefix certificate": (answering(ranking, window, refine="prefix"), size, "<= 35"),
+        "the ranking distiller, pruned": (answering(ranking, window, refine="prune"), size, None),
+        "greedy search, batched": (answering(greedy, few_of(window, num_greedy), refine="prefix"), num_greedy, None),
+    }
+    mtpp = ranking.mtpp
+    assert isinstance(mtpp, FullyNNModel)
+    with torch.no_grad():
+        bare, *columns = time_interleaved(
+            [
+                lambda: plain_log_perplexity(mtpp, single[0], single[1], FUTURE),
+                *(call for call, _, _ in calls.values()),
+            ],
+            repeats,
+        ).T
+    for (name, (_, number, target)), seconds in zip(calls.items(), columns, strict=True):
+        yield summarize(f"{name} / {BARE}", (seconds / number) / (bare / size), target, data=data)
+    yield summarize(f"windows per second, {BARE} (batch {size})", size / bare, data=data)
+    for (name, (_, number, _)), seconds in zip(calls.items(), columns, strict=True):
+        yield summarize(f"windows per second, {name} (batch {number})", number / seconds, data=data)
+    model = paper.model
+    assert isinstance(model, EHDDistillerModel)
+    few = few_of(single, num_single)
+    ways = [
+        lambda: paper_way(model, *few),
+        lambda: paper_way(model, *few, autograd_log_perplexity),
+        lambda: our_way(model, *single),
+        answering(paper, window, refine="none"),
+    ]
+    plain, autograd, ours, certified = time_interleaved(ways, repeats).T
+    plain, autograd, ours, certified = plain / num_single, autograd / num_single, ours / size, certified / size
+    name, slow = "argmax answer with its dppl values, throughput", "one window at a time, looped rebuild"
+    yield summarize(f"{name}: ours / {slow}", plain / ours, ">= 50", data=data)
+    yield summarize(f"{name}: ours / {slow}, intensities by autograd per mark", autograd / ours, data=data)
+    yield summarize(f"{name}: ours with values in double precision / {slow}", plain / certified, data=data)
+    yield summarize(f"windows per second, {slow}", 1 / plain, data=data)
+    yield summarize(f"windows per second, {slow}, intensities by autograd per mark", 1 / autograd, data=data)
