@@ -61,12 +61,13 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -
     # is fast over whole vectors only, so the memory is filled up to one.
     missing = -key.shape[2] % 8
     if missing:
-        allowed = torch.ones(1, 1, 1, key.shape[2], dtype=torch.bool) if allowed is None else allowed
         key, value = (F.pad(each, (0, 0, 0, missing)) for each in (key, value))
-        allowed = F.pad(allowed, (0, missing))
     scores = query @ key.transpose(2, 3)
+    lowest = torch.finfo(scores.dtype).min  # finite: a row may have no memory at all
     if allowed is not None:
-        scores.masked_fill_(~allowed, torch.finfo(scores.dtype).min)  # finite: a row may have no memory at all
+        scores[..., : allowed.shape[3]].masked_fill_(~allowed, lowest)
+    if missing:
+        scores[..., -missing:] = lowest
     # The product with the narrow side first: a third of the time of the other order.
     return (value.transpose(2, 3) @ scores.softmax(-1).transpose(2, 3)).transpose(2, 3)
 
@@ -165,7 +166,13 @@ class WindowEncoder(nn.Module):
         interval = filled.diff(dim=1, prepend=torch.zeros_like(filled[:, :1])).clamp(min=0)
         distance = (filled - split).abs()
         features = torch.log1p(torch.stack([interval, distance], dim=-1)[..., None] / scales).flatten(-2)
-        inputs = self.input(self.mark_input(marks) + self.time_input(features))
+        # Two linear maps in a row are one, and of a mark a row of a table. Of copies: the same weights then give the
+        # same bits, wherever in memory they were loaded to.
+        weight = self.input.weight.clone()
+        by_mark = F.linear(self.mark_input.weight.clone(), weight)
+        by_time = weight @ self.time_input.weight.clone()
+        bias = F.linear(self.time_input.bias.clone(), weight, self.input.bias)
+        inputs = F.linear(features, by_time, bias) + F.embedding(marks, by_mark)
         counted = mask[:1] if bool(mask.all()) else mask  # without padding, every row counts alike
         position = counted.cumsum(1) - counted[:, :num_history].sum(1, keepdim=True) - 1
         return inputs + sinusoids(position, inputs.shape[-1], inputs.dtype)

@@ -83,8 +83,9 @@ class GatedHistoryEncoder(nn.Module):
         if len(embeddings) > marks.numel():  # of many marks, those that occur
             occurring, marks = marks.unique(return_inverse=True)
             embeddings = embeddings[occurring]
-        # A mark enters the gates by a row of a table, the same for every mask of a window.
-        by_mark = embeddings @ input_weight[:, : embeddings.shape[1]].t()  # (C, 4D)
+        # A mark enters the gates by a row of a table, the same for every mask of a window. Of copies: the same weights
+        # then give the same bits, wherever in memory they were loaded to.
+        by_mark = embeddings.clone() @ input_weight[:, : embeddings.shape[1]].t().contiguous()  # (C, 4D)
         by_feature = torch.cat([input_weight[:, embeddings.shape[1] :].t(), (input_bias + hidden_bias)[None]])
         states = _GatedLSTM.apply(
             _for_sigmoids(by_mark),
