@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,10 +17,11 @@ from benchmarks.mtpp import naive_log_prob
 from ehd_hf import EHDDistiller
 from ehd_hf.distillers.ehd import EHDDistillerModel
 from ehd_hf.mtpp.fullynn import _LARGEST_LOG_AMPLITUDE, _SMALLEST_TAIL, FullyNNModel
-from ehd_hf.perplexity import dppl, log_perplexity
+from ehd_hf.perplexity import dppl_parts, log_perplexity
+from ehd_hf.solvers.base import Explains, Objective
 
 HISTORY, FUTURE, BATCH = 40, 15, 512
-PAPER, RANKING = "stackoverflow-15-40-paper", "stackoverflow-15-40"
+PAPER, FAST, RANKING = "stackoverflow-15-40-paper", "stackoverflow-15-40-fast", "stackoverflow-15-40"
 BARE = "the bare MTPP forward"
 
 
@@ -92,7 +94,7 @@ def our_way(model: EHDDistillerModel, times: Tensor, marks: Tensor, mask: Tensor
     window = (times, marks, mask, num_future)
     chosen, _ = model.distill(*window)
     pair = torch.stack([~chosen, chosen]).to(times.dtype)
-    return chosen, *dppl(model.mtpp, *window, pair, rebuilder="compact")
+    return chosen, *dppl_parts(model.mtpp, *window, pair, rebuilder="compact").total
 
 
 def answering(explainer: EHDDistiller, window: Window, **question: Any) -> Callable[[], Any]:
@@ -100,6 +102,17 @@ def answering(explainer: EHDDistiller, window: Window, **question: Any) -> Calla
     double = copy.deepcopy(explainer.mtpp).double()
     asked = explainer._question(*(question.get(name) for name in ("epsilon", "share", "size", "delta", "refine")))
     return lambda: explainer._answer(*window, asked, double, curves=False)
+
+
+def certifying(explainer: EHDDistiller, single: Window) -> Callable[[], Any]:
+    """Rank, then evaluate the prefixes of the order, from the smallest on, until one meets the target."""
+
+    def certify() -> Any:
+        objective = Objective(explainer.mtpp, *single, conditioning=explainer.conditioning)
+        rule = Explains(epsilon=explainer.epsilon, share=explainer.share).bind(objective)
+        return explainer.solver.search(objective, rule, None)
+
+    return certify
 
 
 def few_of(window: Window, number: int) -> Window:
@@ -110,17 +123,26 @@ def few_of(window: Window, number: int) -> Window:
 def measure(repeats: int, size: int = BATCH, num_greedy: int = 64, num_single: int = 16) -> Iterator[Row]:
     window, data = real_windows(HISTORY, FUTURE, size)
     single = (window[0].float(), *window[1:])  # in single precision, as models search
-    paper, ranking = (EHDDistiller.from_pretrained(name) for name in (PAPER, RANKING))
+    paper, fast, ranking = (EHDDistiller.from_pretrained(name) for name in (PAPER, FAST, RANKING))
     greedy = EHDDistiller(ranking.model, solver="greedy_search")
-    calls = {  # what, its number of windows, the target as a multiple of the bare forward
+    calls: dict[str, tuple[Callable[[], Any], int, str | None]] = {  # what, number of windows, target
         "our own forward": (lambda: log_perplexity(ranking.mtpp, *single), size, None),
         "the paper's distiller, argmax": (lambda: paper.model.distill(*single), size, "<= 6"),
-        "the ranking distiller's order": (lambda: ranking.model.history_scores(*single), size, "<= 12"),
-        "the ranking distiller with bisected certificate": (answering(ranking, window, refine="bisect"), size, None),
-        "the ranking distiller with prefix certificate": (answering(ranking, window, refine="prefix"), size, "<= 35"),
-        "the ranking distiller, pruned": (answering(ranking, window, refine="prune"), size, None),
-        "greedy search, batched": (answering(greedy, few_of(window, num_greedy), refine="prefix"), num_greedy, None),
     }
+    for name, explainer, order, prefix in (
+        ("the fast ranking distiller", fast, "<= 12", "<= 35"),
+        ("the ranking distiller", ranking, None, None),
+    ):
+        scores = partial(explainer.model.history_scores, *single)
+        calls |= {
+            f"{name}'s order": (scores, size, order),
+            f"{name} with prefix certificate": (certifying(explainer, single), size, prefix),
+            f"{name}, the same measured in double": (answering(explainer, window, refine="prefix"), size, None),
+            f"{name}, bisected, measured in double": (answering(explainer, window, refine="bisect"), size, None),
+            f"{name}, pruned, measured in double": (answering(explainer, window, refine="prune"), size, None),
+        }
+    few = answering(greedy, few_of(window, num_greedy), refine="prefix")
+    calls["greedy search, batched, measured in double"] = (few, num_greedy, None)
     mtpp = ranking.mtpp
     assert isinstance(mtpp, FullyNNModel)
     with torch.no_grad():
@@ -138,10 +160,10 @@ def measure(repeats: int, size: int = BATCH, num_greedy: int = 64, num_single: i
         yield summarize(f"windows per second, {name} (batch {number})", number / seconds, data=data)
     model = paper.model
     assert isinstance(model, EHDDistillerModel)
-    few = few_of(single, num_single)
+    some = few_of(single, num_single)
     ways = [
-        lambda: paper_way(model, *few),
-        lambda: paper_way(model, *few, autograd_log_perplexity),
+        lambda: paper_way(model, *some),
+        lambda: paper_way(model, *some, autograd_log_perplexity),
         lambda: our_way(model, *single),
         answering(paper, window, refine="none"),
     ]
