@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ehd_hf.streaming import keep_freed_memory
 from ehd_hf.windows import load_windows
 
 Row = dict[str, Any]
@@ -26,6 +27,7 @@ def time_interleaved(calls: Sequence[Callable[[], Any]], repeats: int, least_sec
 
     Short calls are repeated until `least_seconds` have passed, and the first round, which warms up, does not count.
     """
+    keep_freed_memory()  # as long runs do
     seconds = np.empty((repeats + 1, len(calls)))
     counts = [1] * len(calls)
     for turn in range(repeats + 1):

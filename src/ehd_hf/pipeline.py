@@ -206,7 +206,6 @@ class EHDDistiller:
         if future is not None and not _is_count(future):
             raise ValueError(f"future must be a number of events of at least 1; got {future!r}.")
         _check_numbers(epsilon=epsilon, share=share)
-        _keep_freed_memory()
         self.model = model.eval()
         config: Any = model.config
         own_target = epsilon is None and share is None
@@ -819,12 +818,6 @@ class EHDDistiller:
             "dppl_left_time": drops.time[0],
             "dppl_left_mark": drops.mark[0],
         }
-
-
-def _keep_freed_memory() -> None:
-    """Let glibc keep the memory that batches free. It returns it to the system, to ask for it again page by page for
-    the next batch, until one large block was freed: from then on it keeps twice that. Untouched, the block is free."""
-    torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
 def _within(values: dict[str, Tensor], question: Question, margin: float = 0.0) -> Tensor:

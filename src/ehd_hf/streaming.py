@@ -171,6 +171,7 @@ def explain_to_parquet(
     if rank == 0 and not _is_streamed(source):
         # Reading takes a small part of the time; better to find a bad row now than after hours.
         number_of_windows = sum(len(piece.lengths) for piece in replace(cut)(read_tables(source, text)))
+    keep_freed_memory()
     double, summaries = copy.deepcopy(explainer.mtpp).double(), []
     show = rank == 0 if progress is None else progress
     # disable=None leaves the bar away where no one looks.
@@ -199,6 +200,13 @@ def explain_to_parquet(
             left.unlink(missing_ok=True)
         _write_whole(out / _DONE, asdict(total))
     return total
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep the memory that a batch frees for the next one. It returns it to the system, to ask for it again
+    page by page, until one large block was freed; from then on it keeps twice that for every thread. So this is for
+    long runs of one thread, not for servers. Untouched, the block costs nothing."""
+    torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
 # --- tables, some rows at a time
