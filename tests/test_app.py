@@ -122,9 +122,9 @@ def table(rows, header="time,mark"):
         ({"source": app.PASTED}, "paste a table: a line of column names"),
         (
             {"source": app.PASTED, "pasted": table(["1,2"], "a,b")},
-            "which column says when and which what it happened?",
+            "which column says when it happened and which what happened?",
         ),
-        ({"source": app.PASTED, "pasted": table(["1,2"], "a,b")}, "Name it with “Time column” “Mark column”."),
+        ({"source": app.PASTED, "pasted": table(["1,2"], "a,b")}, "Name them with “Time column” and “Mark column”."),
         ({"source": app.PASTED, "pasted": table(["1,deplyo", "2,alert"])}, "Did you mean 'deploy'?"),
         ({"source": app.PASTED, "pasted": table(["1,alert"]), "split": 1}, "there must be a past and a future"),
         ({"source": app.PASTED, "pasted": table(["1,alert", "x,alert"])}, "column 'time' does not read as times"),

@@ -185,7 +185,7 @@ def test_both_ways_to_the_papers_answer_give_the_same(bundled):
 def test_all_figures_of_explaining_run_and_say_on_which_windows(untimed, monkeypatch, tmp_path):
     monkeypatch.setattr(benchmarks, "STACKOVERFLOW", tmp_path / "nothing")
     rows = list(explain.measure(1, size=4, num_greedy=2, num_single=1))
-    assert len(rows) == 20 and {row["data"] for row in rows} == {"random events"}
+    assert len(rows) == 32 and {row["data"] for row in rows} == {"random events"}
     assert [row["target"] for row in rows if row["target"]] == ["<= 6", "<= 12", "<= 35", ">= 50"]
 
 

@@ -98,7 +98,7 @@ CASES = [
     Case("a folder for a report", "report incidents log.csv --out folder", "a report is one HTML file"),
     Case("a type we do not write", "explain incidents log.csv --all --out a.xlsx", "--out must end in .parquet"),
     Case(
-        "a place that is not there", "report incidents log.csv --out /proc/no/report.html", "Choose a file you may", 3
+        "a place that is not there", "report incidents log.csv --out /proc/no/report.html", "could not be written", 3
     ),
     # the model
     Case("misspelt model", "explain incident log.csv --all", "Did you mean 'incidents'"),
@@ -158,7 +158,7 @@ def test_what_one_may_not_read_or_write_is_named(monkeypatch, command):
         finally:
             os.seteuid(0)
         assert result.exit_code == 3, result.output
-        assert re.search("Permission denied.*(secret.csv|locked)", result.stderr) and "you may" in result.stderr
+        assert "Permission denied" in result.stderr and re.search("secret.csv|locked", result.stderr) and "you may" in result.stderr
         assert list(Path("locked").iterdir()) == []
 
 

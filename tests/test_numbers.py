@@ -215,6 +215,7 @@ def test_training_stops_before_a_step_that_is_no_number_and_names_the_sequences(
     args = TrainingArguments(out=str(tmp_path / "run"), steps=3, batch_size=8, progress=False, num_threads=1)
     with pytest.raises(ValueError, match="loss became nan at step 0, with sequence b in the batch.*learning rate"):
         Trainer(poisoned, args, make_whole(data.sequences)).train()
-    assert list((tmp_path / "run").iterdir()) == []
+    # What is there is the checkpoint of the beginning.
+    assert [path.name for path in (tmp_path / "run").rglob("*step*")] == ["step-00000000"]
     for name, value in poisoned.state_dict().items():
         torch.testing.assert_close(value, weights[name], rtol=0, atol=0, equal_nan=True)
