@@ -92,7 +92,7 @@ def test_an_upload_is_read_and_its_sequences_can_be_chosen(visit, tmp_path):
     assert "50 events of 2 sequences." in page.locator(".notes").inner_text()
     page.get_by_label("Sequence", exact=True).click()
     page.get_by_role("option", name="two").click()
-    says(page, "of 15 past events .* of sequence two")
+    says(page, "of 15 past events .* in sequence two")
 
 
 def test_a_bad_upload_is_answered_with_our_sentence(visit, tmp_path):
