@@ -200,6 +200,24 @@ def test_padding_does_not_count_in_the_losses():
     assert output.metrics["size"].item() == 1.5 and output.metrics["dppl_left"].item() == pytest.approx(-0.5)
 
 
+def test_a_history_of_one_event_is_distilled_whole_or_not_at_all():
+    window = (TIMES[:1, 2:], MARKS[:1, 2:], MASK[:1, 2:], 3)
+    for distilled in (0, 1):
+        output = FixedLogits(PoissonMTPP(POISSON), sure((distilled,)))(*window)
+        assert output.size_loss.item() == distilled
+
+
+def test_the_rebuilder_of_the_config_decides_which_gradients_the_masks_get():
+    mtpp = AdditiveMTPP([0.5, 0.2, 0.3], [[0.3, 0.1, 0.2], [0.0, 0.6, 0.1], [0.4, 0.2, 0.9]])
+    times, marks, mask = random_events(B, L + K, 3, torch.Generator().manual_seed(0), "none")
+    gradients = {}
+    for rebuilder in ("select", "gate"):
+        model = FixedLogits(mtpp, torch.zeros(B, L, 2), rebuilder=rebuilder, alpha=0, epsilon=1e-9).train()
+        torch.manual_seed(5)
+        (gradients[rebuilder],) = torch.autograd.grad(model(times, marks, mask, K).loss, model.fixed)
+    assert (gradients["select"] - gradients["gate"]).abs().max() > 1e-3
+
+
 # --- metrics by hand
 
 

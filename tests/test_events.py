@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
@@ -125,7 +125,7 @@ def test_timestamps_count_from_the_first_event_and_come_back(kind, tmp_path):
     events = load_events(source, time_unit="h", start="since")
     np.testing.assert_allclose(events.times, [0, 1.5, 1.5, 200_001], rtol=1e-15)
     np.testing.assert_allclose(events.starts, [-0.75])
-    expected = np.array([m.astimezone(timezone.utc).replace(tzinfo=None) if zone else m for m in moments], "M8[ns]")
+    expected = np.array([m.astimezone(UTC).replace(tzinfo=None) if zone else m for m in moments], "M8[ns]")
     np.testing.assert_array_equal(events.timestamps(0), expected)
     assert events.time_unit == "h" and events.epochs is not None and events.epochs[0] == expected[0]
 

@@ -13,6 +13,7 @@ from scipy import stats
 from transformers import AutoConfig, AutoModel
 
 from ehd_hf.mtpp import lognormmix
+from ehd_hf.mtpp.encoder import gate_padding
 from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.mtpp.lognormmix import LogNormMixConfig, LogNormMixModel
 from ehd_hf.synthetic import simulated_splits
@@ -432,6 +433,22 @@ def test_tied_times_give_finite_scores_and_gradients(model):
     output.loss.backward()
     assert output.log_prob.isfinite().all()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_gates_reach_as_far_as_padding_before_an_event_and_no_farther():
+    whole = torch.ones(2, 5, dtype=torch.bool)
+    at_the_end, inside = whole.clone(), whole.clone()
+    at_the_end[1, 3:] = False
+    inside[1, 2] = False
+    for mask in (whole, at_the_end, whole[:, :1], whole[:, :0]):
+        assert gate_padding(None, mask, torch.float64) is None
+    assert gate_padding(None, inside, torch.float64).tolist() == [[1, 1, 1], [1, 1, 0]]
+    half = torch.full((2, 1), 0.5, dtype=torch.float64)
+    assert gate_padding(half, inside, torch.float32).dtype == torch.float32
+    assert gate_padding(half, whole, torch.float64).tolist() == [[0.5], [0.5]]
+    assert gate_padding(half, inside, torch.float64).tolist() == [[0.5, 1, 1], [0.5, 1, 0]]
+    longer = torch.full((2, 5), 0.5)
+    assert gate_padding(longer, inside, torch.float64).tolist() == [[0.5] * 5, [0.5, 0.5, 0, 0.5, 0.5]]
 
 
 def test_half_kept_events_move_the_last_time_half_way():

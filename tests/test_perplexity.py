@@ -109,6 +109,33 @@ def test_the_drop_of_an_additive_process_by_hand(rebuilder):
         assert drop.item() == pytest.approx(full - rest, abs=1e-12)
 
 
+def test_the_marks_of_selected_events_carry_gradients_by_hand():
+    model = AdditiveMTPP([0.5, 0.2], [[0.3, 0.1], [0.0, 0.6]])
+    events = window([0.0, 2.0], [0, 1])  # at time 0, so that nothing comes by way of the time
+    keep = mask_of(1.0).requires_grad_()
+    (slope,) = torch.autograd.grad(dppl(model, *events, 1, keep, rebuilder="select"), keep)
+    assert slope.item() == pytest.approx(0.1 / (0.2 + 0.1) - (0.3 + 0.1) * 2, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["times", "marks", "mask", "keep"])
+def test_what_is_no_tensor_is_refused_by_its_name(additive, name):
+    times, marks, mask = window([1.0, 2.0, 3.0], [0, 1, 2])
+    arguments = {"times": times, "marks": marks, "mask": mask, "keep": mask_of(1, 0)}
+    arguments[name] = arguments[name].tolist()
+    with pytest.raises(ValueError, match=f"made of tensors; got list for {name}"):
+        log_perplexity(additive, num_future=1, **arguments)
+
+
+def test_compaction_shows_the_model_no_more_than_the_events_kept(additive, monkeypatch):
+    times, marks, mask = random_events(B, L + K, 3, torch.Generator().manual_seed(0), "none")
+    seen, scored = [], additive.event_log_prob
+    monkeypatch.setattr(additive, "event_log_prob", lambda *a, **k: seen.append(a[0].shape[1]) or scored(*a, **k))
+    keep = torch.zeros(B, L, dtype=torch.float64)
+    keep[:, :2] = 1
+    log_perplexity(additive, times, marks, mask, K, keep, rebuilder="compact")
+    assert seen == [2 + K]
+
+
 def test_the_parts_of_the_future_likelihood_add_up():
     model = AdditiveMTPP([0.5, 0.2], [[0.3, 0.1], [0.0, 0.6]])
     events = window([1.0, 3.0, 4.0, 6.0], [0, 1, 1, 0])

@@ -260,6 +260,20 @@ def test_the_sets_drawn_have_the_sizes_drawn_on_average_and_follow_the_last_pass
     assert abs(mean - expected) < 4 * drawn.sum(1).double().std() / math.sqrt(num_draws)
 
 
+@pytest.mark.parametrize(("length", "largest"), [(1, 1.0), (2, 1.5)])
+def test_short_histories_draw_sizes_from_one_on_and_the_loss_is_the_drop_of_the_set(monkeypatch, length, largest):
+    model, num_draws, sizes, values = tiny_ranking(), 50, [], []
+    window = (*(x.expand(num_draws, -1) for x in one_window(4, padded=range(L - length))), K)
+    inclusion, effects = ranking.inclusion_probability, ranking._effects
+    monkeypatch.setattr(ranking, "inclusion_probability", lambda *a: sizes.append(a[2]) or inclusion(*a))
+    monkeypatch.setattr(ranking, "_effects", lambda *a: values.append(a[1]) or effects(*a))
+    torch.manual_seed(0)
+    loss = model._expected_drop(window, [torch.zeros(num_draws, L, dtype=torch.float64)])
+    assert sizes[0].min() >= 1 and sizes[0].max() <= largest
+    whole = model._drops(window, torch.zeros(1, num_draws, L, dtype=torch.bool))[0]
+    assert loss.item() == pytest.approx((values[0] / whole.abs()).mean().item(), abs=1e-9)
+
+
 # --- scores
 
 

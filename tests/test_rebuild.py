@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ehd_hf.rebuild import compact, select
+from ehd_hf.rebuild import compact, pull_up, select
 from helpers import random_events
 
 
@@ -102,3 +102,24 @@ def test_gradients_of_select_reach_kept_events_only():
     kept = (keep > 0.5) & mask
     assert torch.equal(by_time, torch.where(kept, times, torch.zeros_like(times)))
     assert torch.equal(by_mark, kept.double())
+
+
+def test_events_pulled_up_to_the_future_keep_their_order_and_what_is_empty_is_cut_off():
+    # Long enough for a sort that is not stable to show it.
+    generator = torch.Generator().manual_seed(4)
+    times, marks, mask = random_events(3, 300, 6, generator, "anywhere")
+    keep_mask = torch.rand(3, 290, generator=generator) < torch.tensor([[0.2], [0.5], [0.0]])
+    pulled = pull_up(times, marks, mask, keep_mask)
+    everything = torch.cat([keep_mask, torch.ones(3, 10, dtype=torch.bool)], dim=1)
+    rows = [
+        list(zip(row_times[row].tolist(), row_marks[row].tolist(), strict=True))
+        for row_times, row_marks, row in zip(*pulled, strict=True)
+    ]
+    deleted = [[event[1:] for event in row] for row in delete_by_loop(times, marks, mask, everything)]
+    assert rows == deleted
+    assert pulled[0].shape[1] == int((keep_mask & mask[:, :290]).sum(1).max()) + 10
+
+
+def test_no_windows_are_pulled_up_to_no_windows():
+    times, marks, mask = (x[:0] for x in random_events(3, 7, 6, torch.Generator().manual_seed(0)))
+    assert [x.shape for x in pull_up(times, marks, mask, mask[:, :5])] == [(0, 2)] * 3

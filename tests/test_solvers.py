@@ -20,6 +20,7 @@ from ehd_hf.solvers.base import (
     Solver,
     available_solvers,
     best_prefix,
+    bisected_prefix,
     first_prefix,
     get_solver,
     prefix_curve,
@@ -834,6 +835,39 @@ def test_the_best_prefix_is_the_smallest_that_a_plain_loop_finds(seed):
     sizes = objective.history.sum(1) - 1
     at_size = best_prefix(objective, AtSize(sizes).bind(objective), ranks, None)
     assert at_size.reached.all() and torch.equal(at_size.distill_mask, ranks < sizes[:, None])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bisection_finds_a_prefix_that_meets_the_rule_while_the_one_an_event_shorter_does_not(seed):
+    objective = objective_of(seed, padded=True)
+    ranks = ranks_of(torch.randn(B, L, generator=seeded(seed)), objective.history)
+    numbers, every = objective.history.sum(1), objective.windows
+
+    def prefix(sizes):
+        return (ranks < sizes[:, None]) & objective.history
+
+    nothing_to_do, out_of_reach = Reaches(1e9, None), Reaches(-1e9, None)
+    for stop in (
+        Explains(share=0.5),
+        Explains(epsilon=0.95),
+        feasible_targets(objective),
+        nothing_to_do,
+        out_of_reach,
+    ):
+        rule = stop.bind(objective)
+        found = bisected_prefix(objective, rule, ranks)
+        best = best_prefix(objective, rule, ranks, prefix_curve(objective, ranks))
+        sizes = found.distill_mask.sum(1)
+        assert torch.equal(found.distill_mask, prefix(sizes)) and torch.equal(found.reached, best.reached)
+        assert rule.met(objective, prefix(sizes), every)[found.reached].all()
+        longer = found.reached & (sizes > 0)
+        assert not rule.met(objective, prefix(sizes - 1), every)[longer].any()
+        assert torch.equal(sizes[~found.reached], numbers[~found.reached])
+        # A rule that the whole history does not meet is answered as by trying every prefix.
+        whole_fails = ~rule.met(objective, prefix(numbers), every)
+        assert torch.equal(found.distill_mask[whole_fails], best.distill_mask[whole_fails])
+    at_size = bisected_prefix(objective, AtSize(numbers - 1).bind(objective), ranks)
+    assert at_size.reached.all() and torch.equal(at_size.distill_mask, prefix(numbers - 1))
 
 
 @pytest.mark.parametrize("seed", range(2))

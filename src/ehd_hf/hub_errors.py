@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from huggingface_hub import HfApi, constants, get_token
-from huggingface_hub.errors import (
+from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is that of the client in use
     HfHubHTTPError,
     HFValidationError,
     HTTPError,

@@ -176,7 +176,9 @@ def window_data(explanation: Any, marks: Mapping[str, int], name: str, where: st
     return data
 
 
-def _page_data(explanations: Sequence[Any], marks: Mapping[str, int], places: Sequence[Mapping[str, str]]) -> dict:
+def _page_data(
+    explanations: Sequence[Any], marks: Mapping[str, int], places: Sequence[Mapping[str, str]]
+) -> dict[str, Any]:
     first = explanations[0]
     return {
         "marks": list(marks),

@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from .mtpp.base import MTPPModel, MTPPOutput
+from .mtpp.base import MTPPModel as MTPPModel
+from .mtpp.base import MTPPOutput
 from .rebuild import pull_up, select
 
 # How much `keep_gradient` holds at a time.

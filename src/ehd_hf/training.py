@@ -180,8 +180,8 @@ class Trainer:
         self,
         model: PreTrainedModel,
         args: TrainingArguments,
-        train_dataset: Dataset,
-        eval_dataset: Dataset | None = None,
+        train_dataset: Dataset[Any],
+        eval_dataset: Dataset[Any] | None = None,
         *,
         evaluate: Callable[[PreTrainedModel], dict[str, float]] | None = None,
     ) -> None:
@@ -515,7 +515,7 @@ class Trainer:
         self.model.eval()
 
 
-def _collate(dataset: Dataset) -> Callable[[Any], dict[str, Tensor]]:
+def _collate(dataset: Dataset[Any]) -> Callable[[Any], dict[str, Tensor]]:
     """Stores that return whole batches from `__getitems__` need no collating; others get torch's default."""
     return getattr(dataset, "collate", torch.utils.data.default_collate)
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +29,6 @@ from .files import folder_replaced_when_done
 from .report import plain_markdown
 from .sources import load_source
 
-if TYPE_CHECKING:
-    from typing_extensions import Self  # typing has it from Python 3.11 on
-
 SAMPLED_WINDOWS, SAMPLED_SEED = 5_000, 0  # test_sampled
 CARD_MARKER = "<!-- written by ehd_hf.windows.export_windows -->"
 CARD_FOLDER = "path/to/this/folder"  # what a card calls its data set until it has a Hub id
@@ -39,7 +36,7 @@ CARD_FIELDS = ("pretty_name", "license", "time_unit", "provenance", "marks", "ci
 ROWS_PER_CHUNK = 10_000
 
 
-class EventStore(Dataset):
+class EventStore(Dataset[dict[str, torch.Tensor]]):
     """Stretches of consecutive events, by index; batches come from `__getitems__` whole.
 
     Use it as `DataLoader(store, batch_size=256, shuffle=True, collate_fn=store.collate)`.
@@ -378,7 +375,7 @@ def _write_sequences(sequences: EventSequences, path: Path) -> None:
     pq.write_table(pa.table(columns).cast(schema), path, row_group_size=ROWS_PER_CHUNK)
 
 
-def _write_windows(store: WindowStore, path: Path, progress: tqdm) -> None:
+def _write_windows(store: WindowStore, path: Path, progress: tqdm[Any]) -> None:
     history, future = store.history, store.future
     schema = _schema(store.sequences, {"history_": history, "future_": future}, "window", "origin")
     seq_ids, sequence_index, window_offset = _seq_ids(store.sequences), store.sequence_index, store.window_offset

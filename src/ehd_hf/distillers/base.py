@@ -17,7 +17,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from ..mtpp.base import HubModel, MTPPModel, StrictConfig
 from ..perplexity import dppl, log_perplexity

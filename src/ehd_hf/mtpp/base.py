@@ -17,7 +17,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 # What transformers itself passes through a config's constructor beyond its fields.
 _LIBRARY_KEYS = {
