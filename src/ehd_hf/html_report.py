@@ -238,7 +238,7 @@ def report_html(
         ),
         marks=marks,
         facts=_facts(summary, windows, explanations, mtpp_rows),
-        notes=_notes(summary, mtpp_rows),
+        notes=_notes(summary, mtpp_rows, one.conditioning),
         mtpp_rows=mtpp_rows,
         mtpp_columns=[column for column in TASK_COLUMNS["mtpp"] if column.key in kinds],
         process_note=process_note,
@@ -315,7 +315,7 @@ def _facts(summary: Row, windows: Windows, explanations: Sequence[Explanation], 
     return facts
 
 
-def _notes(summary: Row, rows: Sequence[Row]) -> list[Row]:
+def _notes(summary: Row, rows: Sequence[Row], conditioning: str) -> list[Row]:
     """What a reader should know before believing anything, in words."""
     notes = []
     if rows:
@@ -346,8 +346,10 @@ def _notes(summary: Row, rows: Sequence[Row]) -> list[Row]:
     if recent is not None and recent > _MOSTLY_RECENT:
         text = (
             f"{recent:.0%} of the distilled events are among the most recent. Such explanations say little more than "
-            "what happened last; survival conditioning takes the silence before the future out of account."
+            "what happened last."
         )
+        if conditioning == "paper":
+            text += " Survival conditioning takes the silence before the future out of account."
         notes.append({"caution": True, "text": text})
     if 1 - summary["met"] > _OFTEN_MISSED:
         text = f"in {1 - summary['met']:.0%} of the windows the target was not met; these answers only come closest."
