@@ -67,7 +67,7 @@ SWAPPED: dict[type, type] = {
 
 
 class Mutant(NamedTuple):
-    """`after` in the place of `before`, in the function `where` (a qualified name)."""
+    """The statement `after` in the place of `before`, in the function `where` (a qualified name)."""
 
     where: str
     line: int
@@ -113,8 +113,9 @@ def replacements(node: ast.AST) -> Iterator[ast.AST]:
                     yield function.value  # x.clamp(min=1) -> x
 
 
-def places(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[ast.AST], None]]]:
-    """Every node below this one and how to put another in its place; no annotations, docstrings or error messages."""
+def places(node: ast.AST, statement: ast.AST) -> Iterator[tuple[ast.AST, ast.AST, Callable[[ast.AST], None]]]:
+    """Every node below this one, the statement it stands in and how to put another in its place; no annotations,
+    docstrings or error messages."""
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list") or isinstance(node, ast.Raise | ast.JoinedStr):
             continue
@@ -130,8 +131,9 @@ def places(node: ast.AST) -> Iterator[tuple[ast.AST, Callable[[ast.AST], None]]]
                 else:
                     setattr(node, field, new)
 
-            yield child, put
-            yield from places(child)
+            around = child if isinstance(child, ast.stmt) else statement
+            yield child, around, put
+            yield from places(child, around)
 
 
 def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -157,7 +159,7 @@ def literals(nodes: list[ast.expr | None]) -> list[Any]:
 
 def first_line(node: ast.AST) -> str:
     """Of its source: enough of a statement with a body to know it by."""
-    return ast.unparse(node).splitlines()[0]
+    return next(line for line in ast.unparse(node).splitlines() if not line.startswith("@"))
 
 
 def mutants_of(path: Path, names: list[str]) -> list[Mutant]:
@@ -166,8 +168,9 @@ def mutants_of(path: Path, names: list[str]) -> list[Mutant]:
     for name, function in functions(tree):
         if names and name not in names:
             continue
-        for node, put in places(function):
+        for node, statement, put in places(function, function):
             for new in replacements(node):
+                before = first_line(statement)
                 put(ast.copy_location(new, node))
                 ast.fix_missing_locations(tree)
                 code = code_of(compile(tree, str(path), "exec"), name)
@@ -176,8 +179,8 @@ def mutants_of(path: Path, names: list[str]) -> list[Mutant]:
                 keyword_defaults = {one.arg: ast.literal_eval(value) for one, value in by_name if value is not None}
                 defaults = tuple(literals(list(arguments.defaults)))
                 line = getattr(node, "lineno", function.lineno)
-                texts = first_line(node), first_line(new)
-                found.append(Mutant(name, line, *texts, code, defaults or None, keyword_defaults or None))
+                after = first_line(new if node is statement else statement)
+                found.append(Mutant(name, line, before, after, code, defaults or None, keyword_defaults or None))
                 put(node)
     return found
 

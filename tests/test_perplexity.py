@@ -377,6 +377,17 @@ def test_slopes_need_no_gradient_mode_and_leave_the_model_none(conditioning):
     assert keep.grad is None and all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_slopes_of_many_masks_are_those_of_each(fullynn):
+    times, marks, mask = random_events(B, L + K, C, torch.Generator().manual_seed(0), "front")
+    keep = torch.rand(2, S, B, L, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    slopes = keep_gradient(fullynn, times, marks, mask, K, keep)
+    assert slopes.shape == keep.shape
+    for row in range(2):
+        for sample in range(S):
+            alone = keep_gradient(fullynn, times, marks, mask, K, keep[row, sample])
+            torch.testing.assert_close(slopes[row, sample], alone)
+
+
 def test_slopes_of_boolean_gates_and_of_no_events(fullynn):
     times, marks, mask = random_events(B, L + K, C, torch.Generator().manual_seed(17), "none")
     keep_mask = torch.rand(S, B, L, generator=torch.Generator().manual_seed(18)) < 0.5
@@ -447,6 +458,17 @@ def test_what_times_and_marks_lose_adds_up_and_agrees_with_re_encoding(request, 
             assert parts.mark[sample, row].item() == pytest.approx(kept[1] - full[1], abs=1e-9)
 
 
+@pytest.mark.parametrize("rebuilder", REBUILDERS)
+def test_the_parts_take_the_masks_that_the_drop_takes(additive, rebuilder):
+    times, marks, mask = random_events(B, L + K, 3, torch.Generator().manual_seed(0), "front")
+    drawn = torch.rand(2, S, B, L, generator=torch.Generator().manual_seed(1))
+    masks = [(drawn < 0.5).double(), (drawn[0, 0] < 0.5).double(), (drawn[0, 0, 0] < 0.5).double()]
+    masks += [drawn.double()] if rebuilder == "gate" else []  # in between too
+    for keep in masks:
+        parts = dppl_parts(additive, times, marks, mask, K, keep, rebuilder=rebuilder)
+        torch.testing.assert_close(parts.total, dppl(additive, times, marks, mask, K, keep, rebuilder=rebuilder))
+
+
 def test_times_and_marks_apart_by_hand():
     model = AdditiveMTPP([0.5, 0.2], [[0.3, 0.1], [0.0, 0.6]])
     events = window([1.0, 3.0, 4.0, 6.0], [0, 1, 1, 0])  # history 0 at 1, 1 at 3; future 1 at 4, 0 at 6
@@ -491,3 +513,7 @@ def test_many_masks_give_what_each_gives_by_itself_in_any_order(fullynn, conditi
     torch.testing.assert_close(shuffled, got[order], atol=1e-12, rtol=0)
     none = log_perplexity_of_masks(fullynn, times, marks, mask, K, keep_mask[:0], windows[:0], **how)
     assert none.shape == (0,)
+    if conditioning == "paper":  # the default
+        assert torch.equal(
+            log_perplexity_of_masks(fullynn, times, marks, mask, K, keep_mask, windows, max_rows=max_rows), got
+        )

@@ -263,7 +263,7 @@ def test_the_sets_drawn_have_the_sizes_drawn_on_average_and_follow_the_last_pass
 @pytest.mark.parametrize(("length", "largest"), [(1, 1.0), (2, 1.5)])
 def test_short_histories_draw_sizes_from_one_on_and_the_loss_is_the_drop_of_the_set(monkeypatch, length, largest):
     model, num_draws, sizes, values = tiny_ranking(), 50, [], []
-    window = (*(x.expand(num_draws, -1) for x in one_window(4, padded=range(L - length))), K)
+    window = (*(x.expand(num_draws, -1) for x in one_window(4, padded=range(length, L))), K)
     inclusion, effects = ranking.inclusion_probability, ranking._effects
     monkeypatch.setattr(ranking, "inclusion_probability", lambda *a: sizes.append(a[2]) or inclusion(*a))
     monkeypatch.setattr(ranking, "_effects", lambda *a: values.append(a[1]) or effects(*a))

@@ -181,7 +181,7 @@ def dppl_parts(
         windows = torch.arange(len(times), device=times.device).repeat(len(masks))
         sums = _future_sums(*window, masks.flatten(0, 1), windows, conditioning=conditioning)
         sums = sums.view(*masks.shape[:2], 2)
-        drops = ((sums[1:] - sums[0]) / num_scored[:, None]).view(*keep.shape[:-1], 2)
+        drops = ((sums[1:] - sums[0]) / num_scored[:, None]).view(*(keep.shape[:-1] or times.shape[:1]), 2)
         return DpplParts(drops[..., 0], drops[..., 1])
     full = future_log_prob(*window, conditioning=conditioning)
     kept = future_log_prob(*window, keep, conditioning=conditioning, rebuilder=rebuilder)
