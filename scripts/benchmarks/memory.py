@@ -1,9 +1,10 @@
 """Memory and time of explaining more windows than fit in memory, from Parquet to Parquet; and of the store alone.
 
 Each figure is of a process of its own, measured once: a million windows take minutes. How many there are is said by
-EHD_HF_MEMORY_WINDOWS (default 20,000) and, for the store, EHD_HF_STORE_WINDOWS (default 10,000,000):
+EHD_HF_MEMORY_WINDOWS for prefix certificates and EHD_HF_ARGMAX_WINDOWS for the paper's distiller (default 20,000 each)
+and, for the store, EHD_HF_STORE_WINDOWS (default 10,000,000):
 
-EHD_HF_MEMORY_WINDOWS=1000000 python scripts/benchmark.py memory --json memory.json
+EHD_HF_ARGMAX_WINDOWS=1000000 python scripts/benchmark.py memory --json memory.json
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch
 from benchmarks import Row, summarize
 
 MODEL, HISTORY, FUTURE, NUM_MARKS = "stackoverflow-15-40-fast", 40, 15, 22
+PAPER_MODEL = "stackoverflow-15-40-paper"
 # The most memory the process has held; what getrusage says would count that of the process that started it too.
 PEAK = """
 import json, re, resource, sys, time
@@ -42,7 +44,7 @@ from ehd_hf.pipeline import EHDDistiller
 from ehd_hf.streaming import explain_to_parquet
 explainer = EHDDistiller.from_pretrained(sys.argv[4])
 began = time.perf_counter()
-done = explain_to_parquet(explainer, sys.argv[1], sys.argv[2], refine="prefix", **json.loads(sys.argv[5]))
+done = explain_to_parquet(explainer, sys.argv[1], sys.argv[2], **json.loads(sys.argv[5]))
 print(json.dumps({"seconds": time.perf_counter() - began, "peak": peak(), "windows": done.windows}))
 """
 STORE = """
@@ -94,23 +96,25 @@ def run(code: str, *arguments: Any) -> dict[str, Any]:
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-def explaining(num_windows: int, model: str = MODEL) -> Iterator[Row]:
+def explaining(num_windows: int, model: str = MODEL, refine: str = "prefix") -> Iterator[Row]:
     """A thousandth of the windows, a hundredth, a tenth, all of them: the memory should be the same."""
-    threads = torch.get_num_threads()
+    threads, how = torch.get_num_threads(), {"none": "argmax", "prefix": "prefix certificates"}[refine]
     with tempfile.TemporaryDirectory() as folder:
         for count in filter(None, (num_windows // part for part in (1000, 100, 10, 1))):
             source, out = Path(folder, f"{count}.parquet"), Path(folder, str(count))
             write_windows(source, count)
-            found = run(EXPLAIN, source, out, threads, model, "{}")
+            found = run(EXPLAIN, source, out, threads, model, json.dumps({"refine": refine}))
             yield summarize(
-                f"peak memory of explaining {count:,} windows from Parquet, GB",
+                f"peak memory of explaining {count:,} windows from Parquet ({how}), GB",
                 [found["peak"] / 1e9],
                 "< 1.5" if count == num_windows else None,
-                **{"axis": "windows", "x": count, "series": "explaining from Parquet", "unit": "peak memory, GB"},
+                **{"axis": "windows", "x": count, "series": how, "unit": "peak memory, GB"},
             )
-        yield summarize("windows explained per second, Parquet to Parquet", [count / found["seconds"]])
+        yield summarize(f"windows explained per second, Parquet to Parquet ({how})", [count / found["seconds"]])
+        if refine == "none":
+            return
         # A process that has no file to write only reads.
-        alone = json.dumps({"rank": 10**9 - 1, "world_size": 10**9})
+        alone = json.dumps({"rank": 10**9 - 1, "world_size": 10**9, "refine": refine})
         reading = run(EXPLAIN, source, Path(folder, "reading"), threads, model, alone)
         yield summarize("windows read per second by a process of many", [count / reading["seconds"]])
         written = sum(file.stat().st_size for file in out.glob("*.parquet"))
@@ -130,4 +134,5 @@ def store(num_windows: int) -> Iterator[Row]:
 def measure(repeats: int) -> Iterator[Row]:
     del repeats  # see above
     yield from explaining(int(os.environ.get("EHD_HF_MEMORY_WINDOWS", 20_000)))
+    yield from explaining(int(os.environ.get("EHD_HF_ARGMAX_WINDOWS", 20_000)), PAPER_MODEL, "none")
     yield from store(int(os.environ.get("EHD_HF_STORE_WINDOWS", 10_000_000)))

@@ -19,7 +19,9 @@ def seconds_of(source: Path, out: Path, world_size: int, options: dict[str, int]
     command = [sys.executable, "-W", "ignore", "-c", PEAK + EXPLAIN, str(source), str(out), "1", model]
     started = [
         subprocess.Popen(
-            [*command, json.dumps({**options, "rank": rank, "world_size": world_size})], stdout=-1, text=True
+            [*command, json.dumps({**options, "refine": "prefix", "rank": rank, "world_size": world_size})],
+            stdout=-1,
+            text=True,
         )
         for rank in range(world_size)
     ]
