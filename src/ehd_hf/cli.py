@@ -141,12 +141,16 @@ def _harmless(text: str) -> str:
 def _show(rows: Iterable[Iterable[Any]], columns: Iterable[str] = (), title: str | None = None) -> None:
     """A table; without columns, names and what is to be said of them."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
+    listed = [tuple(row) for row in rows]
     look: dict[str, Any] = {} if columns else {"show_header": False, "box": None, "padding": (0, 2, 0, 0)}
-    table = Table(*columns, title=title, title_justify="left", **look)
-    for row in rows:
+    # What a row is about must stay readable in a narrow terminal: it is what people type next.
+    short = max((len(str(row[0])) for row in listed), default=0) <= 30
+    headers = [Column(name, overflow="fold", no_wrap=short and place == 0) for place, name in enumerate(columns)]
+    table = Table(*headers, title=title, title_justify="left", **look)
+    for row in listed:
         table.add_row(*(Text(_harmless(str(cell))) for cell in row))  # names from the data are text, not markup
     Console().print(table)
 
