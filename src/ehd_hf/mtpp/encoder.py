@@ -194,7 +194,7 @@ class _GatedLSTM(torch.autograd.Function):
         of_inputs = states.new_empty(states.shape[1], back.shape[1])
         through_state, through_features = of_inputs.split([width, back.shape[1] - width], dim=1)
         of_hidden, of_cell = grad_states[-1].clone(), torch.zeros_like(cells[0])
-        of_gates, slope = torch.empty_like(gates[0]), torch.empty_like(of_cell)
+        of_gates, slope = gates.new_empty(gates.shape[1:]), torch.empty_like(of_cell)  # gates[0] may not be there
         of_take, of_forget, of_candidate, of_output = of_gates.chunk(4, dim=1)
         rows, parts, squashes = _steps(gates, num_steps), _parts(gates, num_steps), _steps(squashed, num_steps)
         olds, arriving = cells.unbind(0), grad_states.unbind(0)
