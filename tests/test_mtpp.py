@@ -428,6 +428,21 @@ def test_a_single_event_and_no_event_at_all_are_fine(model):
     assert drawn.shape == marks.shape == (1, 4)
 
 
+def test_a_batch_without_events_learns_from_its_silence(model):
+    times, marks, mask = (torch.zeros(3, 0, dtype=dtype) for dtype in (torch.float64, torch.long, torch.bool))
+    ends = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+    model(times, marks, mask, observation_end=ends).loss.backward()
+    found = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+    model.zero_grad()
+    # The same silences, each behind padding: there the recurrence has a step to go back through.
+    padded = (torch.zeros(3, 1, dtype=torch.float64), torch.zeros(3, 1, dtype=torch.long))
+    model(*padded, torch.zeros(3, 1, dtype=torch.bool), observation_end=ends).loss.backward()
+    assert any((gradient != 0).any() for gradient in found.values())
+    for name, value in model.named_parameters():
+        if name in found:
+            torch.testing.assert_close(found[name], value.grad, rtol=1e-9, atol=1e-9)
+
+
 def test_tied_times_give_finite_scores_and_gradients(model):
     output = model(*rows((0.0, 1), (0.0, 1), (0.0, 2), (1e-12, 0), (1e6, 3)))
     output.loss.backward()
