@@ -13,7 +13,7 @@ from scipy import stats
 from transformers import AutoConfig, AutoModel
 
 from ehd_hf.mtpp import lognormmix
-from ehd_hf.mtpp.encoder import GatedHistoryEncoder, gate_padding, last_kept_times
+from ehd_hf.mtpp.encoder import GatedHistoryEncoder, _GatedLSTM, gate_padding, last_kept_times
 from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.mtpp.lognormmix import LogNormMixConfig, LogNormMixModel
 from ehd_hf.synthetic import simulated_splits
@@ -458,6 +458,7 @@ def test_gates_reach_as_far_as_padding_before_an_event_and_no_farther():
     for mask in (whole, at_the_end, whole[:, :1], whole[:, :0]):
         assert gate_padding(None, mask, torch.float64) is None
     assert gate_padding(None, inside, torch.float64).tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert gate_padding(None, inside, torch.float64).dtype == torch.float64
     half = torch.full((2, 1), 0.5, dtype=torch.float64)
     assert gate_padding(half, inside, torch.float32).dtype == torch.float32
     assert gate_padding(half, whole, torch.float64).tolist() == [[0.5], [0.5]]
@@ -498,7 +499,7 @@ def gated_states_slowly(encoder, features, marks, keep, mark_weights):
 def recurrence(num_gated, weighted, num_rows=3, num_events=7, num_marks=C, seed=0):
     """An encoder with weights of order one, and what it takes; all float64."""
     torch.manual_seed(seed)
-    encoder = GatedHistoryEncoder(num_marks, embedding_size=5, num_time_features=2, hidden_size=4).double()
+    encoder = GatedHistoryEncoder(num_marks, embedding_size=5, num_time_features=2, hidden_size=9).double()
     for parameter in encoder.parameters():
         torch.nn.init.normal_(parameter)
     features = torch.randn(num_rows, num_events, 2, dtype=torch.float64)
@@ -535,7 +536,7 @@ def test_gradients_are_those_of_autograd_whatever_is_learned(num_gated, weighted
         features,
         *(each for each in (keep, weights) if each is not None and each.numel()),
     ]
-    downstream = torch.randn(3, 8, 4, dtype=torch.float64)  # what comes after hears every state
+    downstream = torch.randn(3, 8, 9, dtype=torch.float64)  # what comes after hears every state
     for learned in (values, *([value] for value in values)):  # all at once, and each while the others stand still
         for value in values:
             value.requires_grad_(any(value is one for one in learned))
@@ -555,13 +556,34 @@ def test_gradients_are_those_of_autograd_whatever_is_learned(num_gated, weighted
 def test_gradients_of_the_shortest_sequences_are_those_of_autograd(num_events, gated):
     encoder, features, marks, keep, _ = recurrence(num_events if gated else None, False, 2, num_events)
     learned = [*encoder.parameters(), features.requires_grad_()] + ([keep.requires_grad_()] if gated else [])
-    downstream = torch.randn(2, num_events + 1, 4, dtype=torch.float64)
+    downstream = torch.randn(2, num_events + 1, 9, dtype=torch.float64)
     found, expected = (
         torch.autograd.grad((states * downstream).sum(), learned, allow_unused=True, materialize_grads=True)
         for states in (encoder(features, marks, keep), gated_states_slowly(encoder, features, marks, keep, None))
     )
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@gated_events
+def test_gradients_that_arrive_are_left_as_they_came(num_gated):
+    encoder, features, marks, keep, _ = recurrence(num_gated, False)
+    arriving = torch.randn(3, 8, 9, dtype=torch.float64)
+    before = arriving.clone()
+    torch.autograd.grad(encoder(features, marks, keep), list(encoder.parameters()), arriving)
+    assert torch.equal(arriving, before)  # others may have been given the same
+
+
+@gated_events
+def test_without_gradients_no_step_is_remembered(num_gated, monkeypatch):
+    encoder, features, marks, keep, weights = recurrence(num_gated, True)
+    asked, run = [], _GatedLSTM.apply
+    monkeypatch.setattr(_GatedLSTM, "apply", lambda *given: asked.append(given) or run(*given))
+    encoder(features, marks, keep, weights)
+    with torch.no_grad():
+        encoder(features, marks, keep, weights)
+    learned, not_learned = (any(one is not None and one.requires_grad for one in given) for given in asked)
+    assert learned and not not_learned
 
 
 @pytest.mark.parametrize("num_gated", [None, 0, 3, 5])

@@ -87,6 +87,9 @@ class GatedHistoryEncoder(nn.Module):
         # then give the same bits, wherever in memory they were loaded to.
         by_mark = embeddings.clone() @ input_weight[:, : embeddings.shape[1]].t().contiguous()  # (C, 4D)
         by_feature = torch.cat([input_weight[:, embeddings.shape[1] :].t(), (input_bias + hidden_bias)[None]])
+        initial = (self.initial_hidden, self.initial_cell)
+        if not torch.is_grad_enabled():  # views of parameters would ask for gradients, and every step be remembered
+            initial = (self.initial_hidden.detach(), self.initial_cell.detach())
         states = _GatedLSTM.apply(
             _for_sigmoids(by_mark),
             marks.t(),
@@ -95,8 +98,7 @@ class GatedHistoryEncoder(nn.Module):
             _for_sigmoids(by_feature),
             _for_sigmoids(hidden_weight.t()),
             None if keep is None else keep.t().contiguous(),
-            self.initial_hidden.expand(len(marks), -1),
-            self.initial_cell.expand(len(marks), -1),
+            *(value.expand(len(marks), -1) for value in initial),
         )
         return states.transpose(0, 1)
 
