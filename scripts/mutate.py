@@ -4,7 +4,7 @@ One small error at a time is put into `perplexity`, `rebuild`, the gate and the 
 has survived. Tests are collected once; each mutant is a forked child in which the code of one function is exchanged:
 a killed one takes a fraction of a second. Survivors must be explained in docs/quality.md, or the exit code is 1.
 
-    python scripts/mutate.py [perplexity rebuild encoder ehd ranking]
+    python scripts/mutate.py [perplexity rebuild encoder ehd ranking] [--function _GatedLSTM.backward]
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ def function_at(module: types.ModuleType, name: str) -> types.FunctionType:
 class MutationLoop:
     """A pytest plugin: in the place of running the tests once, run them against each mutant until one fails."""
 
-    def __init__(self, module: str, names: list[str]) -> None:
-        self.module, self.names = module, names
+    def __init__(self, module: str, names: list[str], only: list[str] | None = None) -> None:
+        self.module, self.names, self.only = module, names, only
         self.survivors: list[Mutant] = []
         self.number = 0
 
@@ -214,8 +214,12 @@ class MutationLoop:
         kills: collections.Counter[int] = collections.Counter()
         order = sorted(range(len(items)), key=lambda index: seconds[index])
         mutants = mutants_of(Path(str(module.__file__)), self.names)
+        if self.only is not None:
+            mutants = [mutant for mutant in mutants if mutant.where in self.only]
         self.number = len(mutants)
-        for mutant in mutants:
+        for tried, mutant in enumerate(mutants):
+            if tried and tried % 25 == 0:
+                print(f"\n{self.module}: {tried} of {self.number} tried", file=sys.stderr, flush=True)
             # Tests that have killed most come first, quick ones before slow ones.
             order.sort(key=lambda index: -kills[index])
             _, failed = self.in_child([items[index] for index in order], mutant, module)
@@ -271,8 +275,14 @@ def run_until_failure(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("modules", nargs="*", help=f"of {', '.join(TARGETS)}; all if none is named")
-    asked = parser.parse_args().modules
+    short = {module.rpartition(".")[2]: module for module in TARGETS}
+    known_names = [*short, *(module for module in TARGETS if module not in short)]
+    parser.add_argument("modules", nargs="*", help=f"of {', '.join(known_names)}; all if none is named")
+    parser.add_argument("--function", action="append", help="only mutants of this one (Class.method); may be repeated")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.modules) - set(known_names):  # a name that means nothing must not pass for a success
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(known_names)}")
+    asked = {short.get(name, name) for name in arguments.modules}
     sys.path.insert(0, str(ROOT / "tests"))
     explained = QUALITY.read_text(encoding="utf-8") if QUALITY.exists() else ""
     unexplained = 0
@@ -281,10 +291,14 @@ def main() -> int:
     for module, (names, tests) in TARGETS.items():
         if asked and module not in asked:
             continue
-        loop, began = MutationLoop(module, names), time.perf_counter()
+        loop, began = MutationLoop(module, names, arguments.function), time.perf_counter()
         options = ["-q", "-p", "no:cacheprovider", "--no-header", "-m", "not slow", "--no-summary"]
         files = [str(ROOT / "tests" / test) for test in tests]
-        pytest.main([*options, *files], plugins=[loop])
+        code = pytest.main([*options, *files], plugins=[loop])
+        if code != pytest.ExitCode.OK or loop.number == 0:  # where nothing was tried, nothing survives
+            print(f"{module}: no mutant was tried", file=sys.stderr)
+            unexplained += 1
+            continue
         known = [mutant for mutant in loop.survivors if str(mutant) in explained]
         unexplained += len(loop.survivors) - len(known)
         survivors += loop.survivors

@@ -55,6 +55,26 @@ def test_it_scores_as_the_process_itself(adapted, padding, conditioning):
         assert torch.allclose(log_perplexity(adapted, *window, conditioning=conditioning), expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("padding", ["none", "front", "anywhere"])
+def test_positions_pick_from_every_row_what_the_process_itself_says_of_them(adapted, padding):
+    times, marks, mask = random_events(3, 7, 3, torch.Generator().manual_seed(5), padding)
+    keep = torch.tensor([[1, 0, 1, 1], [0, 0, 1, 0], [1, 1, 0, 1]]).double()
+    positions = torch.tensor([[6, 0], [3, 5], [4, 4]])  # not in order, and one twice
+    until = torch.where(mask, times, 0.0)[:, :4].amax(1)
+    for survived_until in (None, until):
+        how = {"keep": keep, "survived_until": survived_until}
+        some = adapted.event_log_prob(times, marks, mask, positions=positions, **how)
+        with torch.no_grad():
+            expected = process().event_log_prob(times, marks, mask, **how)
+        for row, picked in enumerate(positions.tolist()):
+            for column, event in enumerate(picked):
+                # What is left out, or is none, has no score here; the process itself may give it any.
+                present = bool(mask[row, event]) and (event >= 4 or keep[row, event] == 1)
+                for name in ("log_prob", "time_log_prob", "mark_log_prob"):
+                    score = float(expected[name][row, event]) if present else 0.0
+                    assert float(some[name][row, column]) == pytest.approx(score, abs=1e-9), (name, row, event)
+
+
 @pytest.mark.parametrize("solver", ["greedy_search", "backward_elimination", "leave_one_out", "recency", "shapley"])
 def test_explanations_are_those_of_the_process_itself(adapted, solver):
     ours = EHDDistiller.from_mtpp(adapted, solver=solver).explain(EVENTS, future=3)
@@ -175,3 +195,37 @@ def test_bad_arguments_are_refused(arguments, said):
 def test_a_function_that_returns_something_else_is_told(log_prob, said):
     with pytest.raises((ValueError, TypeError), match=said):
         EHDDistiller.from_mtpp(from_callable(log_prob, num_marks=3)).explain(EVENTS, future=3)
+
+
+@pytest.mark.parametrize(
+    "log_survival, said",
+    [
+        (
+            lambda t, m, k, until: t,
+            r"log_survival must return one number per row, shape \((\d+),\); got \(\1, \d+\)\.",
+        ),
+        (lambda t, m, k, until: until[:, None], r"one number per row, shape \((\d+),\); got \(\1, 1\)\."),
+        (lambda t, m, k, until: until.sum(), r"one number per row, shape \(\d+,\); got \(\)\."),
+        (lambda t, m, k, until: -0.5, r"one number per row, shape \(\d+,\); got float\."),
+    ],
+)
+def test_a_survival_function_that_returns_something_else_is_told(log_survival, said):
+    adapted = from_callable(functions(process())[0], num_marks=3, log_survival=log_survival)
+    with pytest.raises(ValueError, match=said):
+        EHDDistiller.from_mtpp(adapted).explain(EVENTS, future=3)
+
+
+def test_the_time_scale_is_the_mean_of_the_positive_intervals_and_changes_no_score(adapted):
+    times, marks, mask = random_events(3, 7, 3, torch.Generator().manual_seed(6), "none")
+    before = adapted.event_log_prob(times, marks, mask).log_prob
+    assert adapted.mean_interval == 1
+    adapted.fit_time_scale(torch.tensor([0.0, 3.0, 0.0, 5.0, 1.0]))
+    assert adapted.mean_interval == 3
+    assert torch.equal(adapted.event_log_prob(times, marks, mask).log_prob, before)  # the function has its own
+
+
+def test_a_time_scale_of_tied_events_alone_is_refused_and_the_old_one_stays(adapted):
+    for intervals in (torch.zeros(5), torch.zeros(0)):
+        with pytest.raises(ValueError, match="positive intervals"):
+            adapted.fit_time_scale(intervals)
+    assert adapted.mean_interval == 1

@@ -1,5 +1,6 @@
 """MTPP-EHD: samples, losses and metrics by hand, what learns and what stays frozen, checkpoints, small trainings."""
 
+import itertools
 import json
 import math
 
@@ -10,7 +11,7 @@ from scipy.stats import binomtest
 from torch import nn
 from transformers import AutoConfig, AutoModel
 
-from ehd_hf.distillers import ehd
+from ehd_hf.distillers import ehd, encoder
 from ehd_hf.distillers.base import most_recent
 from ehd_hf.distillers.ehd import EHDDistillerConfig, EHDDistillerModel, sample_masks
 from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
@@ -322,6 +323,49 @@ def test_positions_count_from_the_split_whatever_the_length_of_the_history():
     assert torch.equal(whole[:, 4:], short)
     assert whole[0, L].tolist() == [0.0, 1.0] * (SMALL["hidden_size"] // 2)  # the first future event is at 0
     assert whole[0, L - 1, 0].item() == pytest.approx(math.sin(-1)) and len(whole[0].unique(dim=0)) == L + K
+
+
+def attended_slowly(query, key, value, allowed):
+    """One query of one head (D,) to those of its memory (M, D) that are allowed: weights by hand, no softmax."""
+    scores = [sum(float(a) * float(b) for a, b in zip(query, one, strict=True)) for one in key]
+    weights = [math.exp(score - max(scores)) * bool(may) for score, may in zip(scores, allowed, strict=True)]
+    return sum(weight * one for weight, one in zip(weights, value, strict=True)) / sum(weights)
+
+
+@pytest.mark.parametrize("length", [127, 128, 129, 200])  # written out up to 128, torch's own function beyond
+@pytest.mark.parametrize("masked", ["nothing", "the end", "here and there"])
+def test_attention_to_long_memories_is_that_to_short_ones(length, masked):
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(3, 2, number, 5, dtype=torch.float64) for number in (4, length, length))
+    allowed = torch.ones(3, 1, 1, length, dtype=torch.bool)
+    if masked == "the end":
+        for row in range(3):
+            allowed[row, ..., length - 10 * row - 3 :] = False
+    elif masked == "here and there":
+        allowed = torch.rand(allowed.shape) < 0.6
+    found = encoder._attend(query, key, value, None if masked == "nothing" else allowed)
+    assert found.shape == (3, 2, 4, 5) and found.dtype == torch.float64
+    for row, head, position in itertools.product(range(3), range(2), range(4)):
+        parts = (query[row, head, position], key[row, head], value[row, head], allowed[row, 0, 0])
+        torch.testing.assert_close(found[row, head, position], attended_slowly(*parts), rtol=0, atol=1e-6)
+
+
+def test_a_long_window_is_read_alike_by_both_ways_of_attention(monkeypatch):
+    distiller = small_distiller(history=140).double().eval()
+    times, marks, mask = random_events(B, 140 + K, C, torch.Generator().manual_seed(0), "front")
+    mask[0, :140] = False  # a row of no history at all
+    logits, gradients = [], []
+    for longest in (encoder._LONGEST_PLAIN_MEMORY, 10**9):  # torch's function, then written out
+        monkeypatch.setattr(encoder, "_LONGEST_PLAIN_MEMORY", longest)
+        found = distiller.history_logits(times, marks, mask, K)[mask[:, :140]]
+        learned = [parameter for parameter in distiller.parameters() if parameter.requires_grad]
+        weights = torch.linspace(-1, 1, found.numel(), dtype=torch.float64).view_as(found)
+        gradients.append(torch.autograd.grad((found * weights).sum(), learned))
+        logits.append(found.detach())
+    assert logits[0].std() > 1e-3
+    torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=1e-6)
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
 
 
 def test_a_window_without_history_spoils_nothing_for_the_others():

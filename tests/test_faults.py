@@ -54,7 +54,9 @@ def test_jobs_struck_at_every_operation_end_as_if_nothing_had_happened(tmp_path,
 def test_ehd_hf_train_struck_here_and_there_ends_as_if_nothing_had_happened(tmp_path):
     for found in strike(tmp_path, *(f"fit:{way}:8" for way in WAYS)).values():
         print(found)
-        assert found["operations"] > 150 and found["killed"] + found["refused"] == 8
+        # Of some 650 operations, about 150 have just written something that can be torn.
+        assert found["operations"] > (100 if found["way"] == "tear" else 400)
+        assert found["killed"] + found["refused"] == 8
 
 
 # --- real kills

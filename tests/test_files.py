@@ -180,6 +180,24 @@ def test_a_file_that_was_locked_for_nothing_is_not_left_behind(tmp_path):
     assert read_rows(tmp_path / "rows.jsonl") == ROWS[:1]
 
 
+def test_a_disk_that_turns_read_only_is_told_and_the_lock_is_given_back(tmp_path, monkeypatch):
+    rows, sync, unlink = tmp_path / "rows.jsonl", os.fsync, os.unlink
+
+    def refuse(*args, **options):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(rows))
+
+    for name in ("fsync", "unlink"):
+        monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(CannotWrite, match=r"rows.jsonl must be in a place you may write to.*repeat the command"):
+        with locked(rows):
+            append_row(rows, ROWS[0])
+    monkeypatch.setattr(os, "fsync", sync), monkeypatch.setattr(os, "unlink", unlink)
+    assert read_rows(rows) == []  # the empty file could not be removed, and holds nobody up
+    with locked(rows):
+        append_row(rows, ROWS[1])
+    assert read_rows(rows) == ROWS[1:]
+
+
 # --- rows
 
 

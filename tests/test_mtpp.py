@@ -13,7 +13,7 @@ from scipy import stats
 from transformers import AutoConfig, AutoModel
 
 from ehd_hf.mtpp import lognormmix
-from ehd_hf.mtpp.encoder import gate_padding
+from ehd_hf.mtpp.encoder import GatedHistoryEncoder, _GatedLSTM, gate_padding, last_kept_times
 from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.mtpp.lognormmix import LogNormMixConfig, LogNormMixModel
 from ehd_hf.synthetic import simulated_splits
@@ -428,6 +428,21 @@ def test_a_single_event_and_no_event_at_all_are_fine(model):
     assert drawn.shape == marks.shape == (1, 4)
 
 
+def test_a_batch_without_events_learns_from_its_silence(model):
+    times, marks, mask = (torch.zeros(3, 0, dtype=dtype) for dtype in (torch.float64, torch.long, torch.bool))
+    ends = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+    model(times, marks, mask, observation_end=ends).loss.backward()
+    found = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+    model.zero_grad()
+    # The same silences, each behind padding: there the recurrence has a step to go back through.
+    padded = (torch.zeros(3, 1, dtype=torch.float64), torch.zeros(3, 1, dtype=torch.long))
+    model(*padded, torch.zeros(3, 1, dtype=torch.bool), observation_end=ends).loss.backward()
+    assert any((gradient != 0).any() for gradient in found.values())
+    for name, value in model.named_parameters():
+        if name in found:
+            torch.testing.assert_close(found[name], value.grad, rtol=1e-9, atol=1e-9)
+
+
 def test_tied_times_give_finite_scores_and_gradients(model):
     output = model(*rows((0.0, 1), (0.0, 1), (0.0, 2), (1e-12, 0), (1e6, 3)))
     output.loss.backward()
@@ -443,6 +458,7 @@ def test_gates_reach_as_far_as_padding_before_an_event_and_no_farther():
     for mask in (whole, at_the_end, whole[:, :1], whole[:, :0]):
         assert gate_padding(None, mask, torch.float64) is None
     assert gate_padding(None, inside, torch.float64).tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert gate_padding(None, inside, torch.float64).dtype == torch.float64
     half = torch.full((2, 1), 0.5, dtype=torch.float64)
     assert gate_padding(half, inside, torch.float32).dtype == torch.float32
     assert gate_padding(half, whole, torch.float64).tolist() == [[0.5], [0.5]]
@@ -459,6 +475,131 @@ def test_half_kept_events_move_the_last_time_half_way():
     fullynn = wild(tiny_fullynn())
     _, last = fullynn.encode_history(*rows((1.0, 0), (3.0, 0)), keep)
     assert last[0].tolist() == [0.0, 0.5, 3.0]
+
+
+# the gated recurrence, against torch's own LSTM a step at a time
+
+
+def gated_states_slowly(encoder, features, marks, keep, mark_weights):
+    """States (B, T + 1, D) of `GatedHistoryEncoder`: its `nn.LSTM` asked for one event after the other, autograd."""
+    hidden, cell = (start.expand(len(marks), -1) for start in (encoder.initial_hidden, encoder.initial_cell))
+    states = [hidden]
+    for step in range(marks.shape[1]):
+        embedded = encoder.mark_embedding(marks[:, step])
+        if mark_weights is not None:
+            embedded = embedded * mark_weights[:, step, None]
+        event = torch.cat([embedded, features[:, step]], dim=-1)[:, None]
+        _, (new_hidden, new_cell) = encoder.lstm(event, (hidden[None].contiguous(), cell[None].contiguous()))
+        gate = keep[:, step, None] if keep is not None and step < keep.shape[1] else 1.0
+        hidden, cell = hidden + gate * (new_hidden[0] - hidden), cell + gate * (new_cell[0] - cell)
+        states.append(hidden)
+    return torch.stack(states, dim=1)
+
+
+def recurrence(num_gated, weighted, num_rows=3, num_events=7, num_marks=C, seed=0):
+    """An encoder with weights of order one, and what it takes; all float64."""
+    torch.manual_seed(seed)
+    encoder = GatedHistoryEncoder(num_marks, embedding_size=5, num_time_features=2, hidden_size=9).double()
+    for parameter in encoder.parameters():
+        torch.nn.init.normal_(parameter)
+    features = torch.randn(num_rows, num_events, 2, dtype=torch.float64)
+    marks = torch.randint(num_marks, (num_rows, num_events))
+    keep = None if num_gated is None else torch.rand(num_rows, num_gated, dtype=torch.float64)
+    if keep is not None and keep.shape[1] > 1:
+        keep[0, 0], keep[1, 0] = 0.0, 1.0  # the ends too
+    weights = 2 * torch.rand(num_rows, num_events, dtype=torch.float64) if weighted else None
+    return encoder, features, marks, keep, weights
+
+
+GATED = {"nothing is gated": None, "a gate for none": 0, "some are gated": 4, "all are gated": 7}
+gated_events = pytest.mark.parametrize("num_gated", GATED.values(), ids=GATED)
+with_mark_weights = pytest.mark.parametrize("weighted", [False, True], ids=["plain marks", "weighted marks"])
+
+
+@gated_events
+@with_mark_weights
+def test_states_are_those_of_torchs_own_lstm_with_and_without_gradients(num_gated, weighted):
+    encoder, features, marks, keep, weights = recurrence(num_gated, weighted)
+    expected = gated_states_slowly(encoder, features, marks, keep, weights)
+    torch.testing.assert_close(encoder(features, marks, keep, weights), expected, rtol=1e-10, atol=1e-10)
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(features, marks, keep, weights), expected, rtol=1e-10, atol=1e-10)
+
+
+@gated_events
+@with_mark_weights
+@pytest.mark.parametrize("num_marks", [C, 40], ids=["few marks", "many marks"])
+def test_gradients_are_those_of_autograd_whatever_is_learned(num_gated, weighted, num_marks):
+    encoder, features, marks, keep, weights = recurrence(num_gated, weighted, num_marks=num_marks)
+    values = [
+        *encoder.parameters(),
+        features,
+        *(each for each in (keep, weights) if each is not None and each.numel()),
+    ]
+    downstream = torch.randn(3, 8, 9, dtype=torch.float64)  # what comes after hears every state
+    for learned in (values, *([value] for value in values)):  # all at once, and each while the others stand still
+        for value in values:
+            value.requires_grad_(any(value is one for one in learned))
+        found, expected = (
+            torch.autograd.grad((states * downstream).sum(), learned)
+            for states in (
+                encoder(features, marks, keep, weights),
+                gated_states_slowly(encoder, features, marks, keep, weights),
+            )
+        )
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("num_events", [0, 1, 2])
+@pytest.mark.parametrize("gated", [False, True])
+def test_gradients_of_the_shortest_sequences_are_those_of_autograd(num_events, gated):
+    encoder, features, marks, keep, _ = recurrence(num_events if gated else None, False, 2, num_events)
+    learned = [*encoder.parameters(), features.requires_grad_()] + ([keep.requires_grad_()] if gated else [])
+    downstream = torch.randn(2, num_events + 1, 9, dtype=torch.float64)
+    found, expected = (
+        torch.autograd.grad((states * downstream).sum(), learned, allow_unused=True, materialize_grads=True)
+        for states in (encoder(features, marks, keep), gated_states_slowly(encoder, features, marks, keep, None))
+    )
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@gated_events
+def test_gradients_that_arrive_are_left_as_they_came(num_gated):
+    encoder, features, marks, keep, _ = recurrence(num_gated, False)
+    arriving = torch.randn(3, 8, 9, dtype=torch.float64)
+    before = arriving.clone()
+    torch.autograd.grad(encoder(features, marks, keep), list(encoder.parameters()), arriving)
+    assert torch.equal(arriving, before)  # others may have been given the same
+
+
+@gated_events
+def test_without_gradients_no_step_is_remembered(num_gated, monkeypatch):
+    encoder, features, marks, keep, weights = recurrence(num_gated, True)
+    asked, run = [], _GatedLSTM.apply
+    monkeypatch.setattr(_GatedLSTM, "apply", lambda *given: asked.append(given) or run(*given))
+    encoder(features, marks, keep, weights)
+    with torch.no_grad():
+        encoder(features, marks, keep, weights)
+    learned, not_learned = (any(one is not None and one.requires_grad for one in given) for given in asked)
+    assert learned and not not_learned
+
+
+@pytest.mark.parametrize("num_gated", [None, 0, 3, 5])
+def test_the_last_kept_time_moves_as_far_as_each_gate_says(num_gated):
+    torch.manual_seed(0)
+    times = torch.rand(3, 5, dtype=torch.float64).cumsum(1)
+    keep = None if num_gated is None else torch.rand(3, num_gated, dtype=torch.float64)
+    found = last_kept_times(times, keep)
+    assert found.shape == (3, 6) and found.dtype == torch.float64
+    for row in range(3):
+        last = 0.0
+        assert found[row, 0] == 0
+        for event in range(5):
+            gate = float(keep[row, event]) if keep is not None and event < num_gated else 1.0
+            last = (1 - gate) * last + gate * float(times[row, event])
+            assert float(found[row, event + 1]) == pytest.approx(last, abs=1e-12)
 
 
 # the process on a clock

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +147,12 @@ def locked(path: str | Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if flags & os.O_CREAT and not os.fstat(held).st_size:
-            path.unlink(missing_ok=True)  # nothing was added
-        os.close(held)
+        try:
+            if flags & os.O_CREAT and not os.fstat(held).st_size:
+                with suppress(OSError):  # an empty file harms nobody, and must not hide why nothing was added
+                    path.unlink()
+        finally:
+            os.close(held)
 
 
 # --- rows

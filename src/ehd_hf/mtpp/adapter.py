@@ -181,7 +181,10 @@ class CallableMTPP(MTPPModel):
         return torch.where(first, -survival.detach().to(times.dtype)[:, None], torch.zeros_like(times))
 
     def fit_time_scale(self, intervals: Tensor) -> None:
-        self.mean_interval.copy_(intervals[intervals > 0].mean())
+        positive = intervals[intervals > 0].double()
+        if len(positive) == 0:
+            raise ValueError("The time scale needs positive intervals; got none. Check that times are not all tied.")
+        self.mean_interval.copy_(positive.mean())
 
     # --- what a function of log-probabilities cannot say
 

@@ -87,6 +87,9 @@ class GatedHistoryEncoder(nn.Module):
         # then give the same bits, wherever in memory they were loaded to.
         by_mark = embeddings.clone() @ input_weight[:, : embeddings.shape[1]].t().contiguous()  # (C, 4D)
         by_feature = torch.cat([input_weight[:, embeddings.shape[1] :].t(), (input_bias + hidden_bias)[None]])
+        initial = (self.initial_hidden, self.initial_cell)
+        if not torch.is_grad_enabled():  # views of parameters would ask for gradients, and every step be remembered
+            initial = (self.initial_hidden.detach(), self.initial_cell.detach())
         states = _GatedLSTM.apply(
             _for_sigmoids(by_mark),
             marks.t(),
@@ -95,8 +98,7 @@ class GatedHistoryEncoder(nn.Module):
             _for_sigmoids(by_feature),
             _for_sigmoids(hidden_weight.t()),
             None if keep is None else keep.t().contiguous(),
-            self.initial_hidden.expand(len(marks), -1),
-            self.initial_cell.expand(len(marks), -1),
+            *(value.expand(len(marks), -1) for value in initial),
         )
         return states.transpose(0, 1)
 
@@ -194,7 +196,7 @@ class _GatedLSTM(torch.autograd.Function):
         of_inputs = states.new_empty(states.shape[1], back.shape[1])
         through_state, through_features = of_inputs.split([width, back.shape[1] - width], dim=1)
         of_hidden, of_cell = grad_states[-1].clone(), torch.zeros_like(cells[0])
-        of_gates, slope = torch.empty_like(gates[0]), torch.empty_like(of_cell)
+        of_gates, slope = gates.new_empty(gates.shape[1:]), torch.empty_like(of_cell)  # gates[0] may not be there
         of_take, of_forget, of_candidate, of_output = of_gates.chunk(4, dim=1)
         rows, parts, squashes = _steps(gates, num_steps), _parts(gates, num_steps), _steps(squashed, num_steps)
         olds, arriving = cells.unbind(0), grad_states.unbind(0)
