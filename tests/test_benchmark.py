@@ -185,7 +185,7 @@ def test_both_ways_to_the_papers_answer_give_the_same(bundled):
 def test_all_figures_of_explaining_run_and_say_on_which_windows(untimed, monkeypatch, tmp_path):
     monkeypatch.setattr(benchmarks, "STACKOVERFLOW", tmp_path / "nothing")
     rows = list(explain.measure(1, size=4, num_greedy=2, num_single=1))
-    assert len(rows) == 32 and {row["data"] for row in rows} == {"random events"}
+    assert len(rows) == 40 and {row["data"] for row in rows} == {"random events"}
     assert [row["target"] for row in rows if row["target"]] == ["<= 6", "<= 12", "<= 35", ">= 50"]
 
 
@@ -230,9 +230,9 @@ def test_an_exponent_is_the_slope_between_logarithms():
 
 def test_all_figures_of_scaling_run(untimed, monkeypatch, tmp_path):
     monkeypatch.setattr(benchmarks, "STACKOVERFLOW", tmp_path / "nothing")
-    rows = list(scaling.along_history(1, lengths=(10, 20, 30), windows=2, certified=1, longest_default=20))
+    rows = list(scaling.along_history(1, lengths=(10, 20, 30), windows=2, certified=1, longest_eights=20))
     assert [row["x"] for row in rows if row.get("series") == scaling.ONE] == [10, 20, 30]
-    assert [row["x"] for row in rows if row.get("series") == scaling.GROWING] == [10, 20]
+    assert [row["x"] for row in rows if row.get("series") == scaling.EIGHTS] == [10, 20]
     assert sum(row["target"] == "<= 1.15" for row in rows) == 2
     assert len(list(scaling.along_model(1, "width", (4, 6), scaling.of_width, windows=2))) == 4
     assert [row["repeats"] for row in scaling.beyond_training((12,), windows=3)] == [1, 1]

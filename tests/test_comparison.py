@@ -293,7 +293,7 @@ def test_the_time_of_a_method_is_that_of_its_search_not_of_the_second_look(mtpp,
 def test_a_name_may_have_options_and_a_refinement():
     plain = get_method("integrated_gradient")
     chosen = get_method("integrated_gradient:per_round=2,num_points=5")
-    assert (plain.per_round, plain.num_points) == (8, 3) and (chosen.per_round, chosen.num_points) == (2, 5)
+    assert (plain.per_round, plain.num_points) == (None, 3) and (chosen.per_round, chosen.num_points) == (2, 5)
     for refinement, swaps in (("drop", 0), ("prune", 1), ("swap", 4)):
         refined = get_method(f"shapley:num_permutations=3+{refinement}")
         assert (refined.name, refined.max_swaps) == ("refine", swaps) and refined.start.num_permutations == 3

@@ -718,6 +718,16 @@ def test_a_gradient_counts_as_one_evaluation_and_the_last_event_needs_none():
             assert spent.tolist() == [1 + num_points * num_rounds + 2] * B
 
 
+@pytest.mark.parametrize(("length", "size"), [(6, 8), (40, 8), (41, 9), (63, 13)])
+def test_by_default_a_round_is_a_fifth_of_a_windows_own_history_and_eight_events_at_least(length, size):
+    times, marks, mask = (x.clone() for x in random_windows(num_windows=2, num_history=64))
+    mask[0, length:64] = False
+    objective = Objective(fullynn(1), times, marks, mask, K)
+    first, longer = get_solver("integrated_gradient").rank(objective, None)
+    fixed = (get_solver("integrated_gradient", per_round=n).rank(objective, None) for n in (size, 13))
+    assert torch.equal(torch.stack([first, longer]), torch.stack([rank[row] for row, rank in enumerate(fixed)]))
+
+
 def test_integrated_gradient_leaves_the_model_without_gradients():
     objective = objective_of()
     objective.mtpp.requires_grad_(True)
@@ -1022,7 +1032,7 @@ def test_events_to_swap_in_can_be_read_off_the_order_of_the_start():
     assert (read.dppl_left <= before + 1e-9).all() and (read.dppl_left < before - 1e-6).any()
 
 
-@pytest.mark.parametrize("per_step", [1, 3, 50])
+@pytest.mark.parametrize("per_step", [1, 3, 50, None])
 def test_prefixes_looked_at_from_the_smallest_on_give_the_same_answer(per_step):
     objective = objective_of(num_history=9)
     ranks = ranks_of(torch.randn(objective.history.shape, generator=seeded()), objective.history)

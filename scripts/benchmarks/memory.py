@@ -1,7 +1,7 @@
 """Memory and time of explaining more windows than fit in memory, from Parquet to Parquet; and of the store alone.
 
 Each figure is of a process of its own, measured once: a million windows take minutes. How many there are is said by
-EHD_HF_MEMORY_WINDOWS for prefix certificates and EHD_HF_ARGMAX_WINDOWS for the paper's distiller (default 20,000 each)
+EHD_HF_MEMORY_WINDOWS for prefix certificates and EHD_HF_ARGMAX_WINDOWS for the paper's answers (default 20,000 each)
 and, for the store, EHD_HF_STORE_WINDOWS (default 10,000,000):
 
 EHD_HF_ARGMAX_WINDOWS=1000000 python scripts/benchmark.py memory --json memory.json
@@ -26,7 +26,7 @@ import torch
 from benchmarks import Row, summarize
 
 MODEL, HISTORY, FUTURE, NUM_MARKS = "stackoverflow-15-40-fast", 40, 15, 22
-PAPER_MODEL = "stackoverflow-15-40-paper"
+PAPER_MODEL = "stackoverflow-15-40-paper-fast"
 # The most memory the process has held; what getrusage says would count that of the process that started it too.
 PEAK = """
 import json, re, resource, sys, time

@@ -24,8 +24,10 @@ def naive_log_prob(
         for time_layer, history_layer in zip(model.time_layers, model.history_layers, strict=True):
             history = history_layer(states)
             value, floor = (torch.tanh(time_layer(inputs) + history) for inputs in (value, floor))
-        rise = torch.cat([value - floor, intervals[..., None] / model.mean_interval], dim=-1)
-        compensators = F.linear(model._amplitudes(states) * rise, model.emission_logits.softmax(dim=0))  # (B, T, C)
+        rise = torch.cat([value - floor, intervals[..., None]], dim=-1)
+        amplitudes, tail = model._amplitudes(states)
+        amplitudes = torch.cat([amplitudes, tail[..., None]], dim=-1)
+        compensators = F.linear(amplitudes * rise, model.emission_logits.softmax(dim=0))  # (B, T, C)
         intensities = [
             torch.autograd.grad(compensator.sum(), intervals, create_graph=learns, retain_graph=True)[0]
             for compensator in compensators.unbind(-1)

@@ -1,15 +1,14 @@
 """Scaling: the time of an explanation along the history's length, the number of marks and the model's width.
 
-A set of five events is asked for. "Integrated gradient" takes its slopes in one round, in five (as many as by default
-at 40 events, fixed while the history grows), or in a new one every eight events (the default: more rounds, the longer
-the history). Linear growth is claimed for the first two. "All prefixes" is what a certificate evaluates at worst.
+A set of five events is asked for. "Integrated gradient" takes its slopes in rounds of a fifth of the history (the
+default), in one round, or in a new one every eight events (more rounds, the longer the history: up to 500 events).
+Linear growth is claimed for the first two. "All prefixes" is what a certificate evaluates at worst.
 Windows are of random events, so that they may have any length, and equally many at every length. Last stands what a
 ranking distiller trained on histories of 40 events is worth on longer ones: sizes of sets, not times.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -27,8 +26,7 @@ from ehd_hf.solvers.integrated_gradient import IntegratedGradient
 
 HISTORY, FUTURE, SIZE = 40, 15, 5
 LENGTHS = (25, 50, 100, 200, 500, 1000, 2000)
-ROUNDS = math.ceil(HISTORY / IntegratedGradient.per_round)
-ONE, FIXED, GROWING = (f"integrated gradient, {rounds}" for rounds in ("one round", f"{ROUNDS} rounds", "default"))
+DEFAULT, ONE, EIGHTS = (f"integrated gradient, {how}" for how in ("default", "one round", "8 events a round"))
 
 
 def explanations(model: Any, history: int, windows: int, certified: int) -> dict[str, tuple[int, Callable[[], Any]]]:
@@ -40,7 +38,7 @@ def explanations(model: Any, history: int, windows: int, certified: int) -> dict
     def objective(number: int = windows) -> Objective:
         return Objective(model.mtpp, *(each[:number] for each in window[:3]), future, conditioning="survival")
 
-    def gradients(per_round: int) -> Callable[[], Any]:
+    def gradients(per_round: int | None) -> Callable[[], Any]:
         return lambda: IntegratedGradient(per_round=per_round).solve(objective(), AtSize(SIZE))
 
     def bisect() -> None:
@@ -52,9 +50,9 @@ def explanations(model: Any, history: int, windows: int, certified: int) -> dict
         return prefix_curve(asked, ranks_of(ranks[:certified], asked.history))
 
     return {
+        DEFAULT: (windows, gradients(None)),
         ONE: (windows, gradients(history)),
-        FIXED: (windows, gradients(math.ceil(history / ROUNDS))),
-        GROWING: (windows, gradients(IntegratedGradient.per_round)),
+        EIGHTS: (windows, gradients(8)),
         "attention ranker": (windows, lambda: model.history_scores(*window)),
         "bisected certificate": (windows, bisect),
         "all prefixes": (certified, certify),
@@ -68,20 +66,20 @@ def exponent(x: Sequence[float], y: np.ndarray) -> np.ndarray:
 
 @torch.no_grad()
 def along_history(
-    repeats: int, lengths: Sequence[int] = LENGTHS, windows: int = 16, certified: int = 4, longest_default: int = 500
+    repeats: int, lengths: Sequence[int] = LENGTHS, windows: int = 16, certified: int = 4, longest_eights: int = 500
 ) -> Iterator[Row]:
     model = EHDDistiller.from_pretrained(RANKING).model
     found: dict[str, list[np.ndarray]] = {}
     for length in lengths:
         ways = explanations(model, length, windows, certified)
-        if length > longest_default:
-            del ways[GROWING]  # minutes
+        if length > longest_eights:
+            del ways[EIGHTS]  # minutes
         seconds = time_interleaved([call for _, call in ways.values()], repeats).T
         for (name, (number, _)), column in zip(ways.items(), seconds, strict=True):
             found.setdefault(name, []).append(column / number)
             yield _point("history length", name, length, column / number)
     for name, points in found.items():
-        target = "<= 1.15" if name in (ONE, FIXED) else None
+        target = "<= 1.15" if name in (DEFAULT, ONE) else None
         used = lengths[: len(points)]
         grown = f"grows with history^x, {used[0]:,} to {used[-1]:,} events"
         yield summarize(f"{name}: {grown}", exponent(used, np.stack(points)), target)

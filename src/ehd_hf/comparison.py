@@ -8,7 +8,7 @@ do with its answer a plus sign: `integrated_gradient:per_round=2`, `greedy_searc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -49,9 +49,9 @@ def get_method(spec: str, distiller: DistillerModel | None = None) -> Solver:
     else:
         plain = get_solver(name)
         for key, value in options.items():
-            wanted = type(getattr(plain, key, value))
+            wanted = get_type_hints(type(plain)).get(key, type(value))
             if not isinstance(value, wanted):
-                what = "a whole number" if wanted is int else "a name"
+                what = "a name" if isinstance("", wanted) else "a whole number"
                 raise ValueError(f"{key} of {name} must be {what}; got {value!r}.")
         solver = get_solver(name, **options)
     if not plus:

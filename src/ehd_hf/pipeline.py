@@ -679,7 +679,7 @@ class EHDDistiller:
         doubtful = self._doubtful(question, answer, values)
         if doubtful.any():
             part = (times[doubtful], marks[doubtful], mask[doubtful], num_future)
-            again = self._search(double, *part, question, curves)
+            again = self._search(double, *part, question, curves, answer.scores[doubtful])
             for old, new in zip(answer, again, strict=True):
                 if old is not None and new is not None:
                     old[doubtful] = new
@@ -738,8 +738,10 @@ class EHDDistiller:
         num_future: int,
         question: Question,
         curves: bool,
+        scores: Tensor | None = None,
     ) -> Answer:
-        """Rank, evaluate the prefixes, take the smallest that meets the target, prune; as far as `refine` says."""
+        """Rank, evaluate the prefixes, take the smallest that meets the target, prune; as far as `refine` says. The
+        order is that of `scores` (B, L), if they are known."""
         if question.refine == "none":
             assert isinstance(self.model, DistillerModel)
             chosen, shown = self.model.distill(times.to(self.model.dtype), marks, mask, num_future)
@@ -750,7 +752,7 @@ class EHDDistiller:
         generator = torch.Generator(device=times.device).manual_seed(0)
         # What chooses sets does not order events; the default's order then gives the curve, and a set where it fails.
         orders = self.solver if self.solver.orders else self._ordering
-        scores = orders.rank(objective, generator)
+        scores = orders.rank(objective, generator) if scores is None else scores
         ranks = ranks_of(scores, history)
         curve = prefix_curve(objective, ranks) if curves and question.refine != "bisect" else None
         if not self.solver.orders:

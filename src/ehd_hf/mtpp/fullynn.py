@@ -25,6 +25,8 @@ from transformers import AutoConfig, AutoModel
 from .base import MTPPConfig, MTPPModel
 from .encoder import GatedHistoryEncoder, gate_padding, last_kept_times
 
+sigmoid_backward = torch.ops.aten.sigmoid_backward
+
 # Lower bound of the straight component's amplitude: events remain possible after any silence.
 _SMALLEST_TAIL = 1e-3
 _LARGEST_LOG_AMPLITUDE = 8.0
@@ -75,8 +77,12 @@ class MonotoneLinear(nn.Module):
             effect = (torch.rand_like(self.raw_weight) + 0.5) / width
             self.raw_weight.copy_(torch.log(torch.expm1(effect)))
 
+    def weight(self) -> Tensor:
+        """The positive weights (out_features, in_features)."""
+        return F.softplus(self.raw_weight)
+
     def forward(self, inputs: Tensor) -> Tensor:
-        return F.linear(inputs, F.softplus(self.raw_weight))
+        return F.linear(inputs, self.weight())
 
 
 class FullyNNModel(MTPPModel):
@@ -132,28 +138,31 @@ class FullyNNModel(MTPPModel):
         return self.encoder(features, marks, keep, mark_weights), last_times
 
     def score_intervals(self, states: Tensor, intervals: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        amplitudes = self._amplitudes(states)
         rise, slope = self._components(states, intervals)
-        compensator = (amplitudes * rise).sum(-1)
-        intensities = amplitudes * slope  # (..., components + 1)
-        total = intensities.sum(-1).log()
+        amplitudes, tail = self._amplitudes(states)
+        compensator = (amplitudes * rise).sum(-1) + tail * intervals
+        intensities = amplitudes * slope  # (..., components)
+        total = (intensities.sum(-1) + tail).log()
         if self.config.mark_mode == "shared":
             return total, total - torch.tensor(float(self.config.num_marks)).log().to(total), compensator
-        emission = self.emission_logits.softmax(dim=0)
-        observed = (F.embedding(marks, emission) * intensities).sum(-1)
+        emission, of_tail = self._emission()
+        observed = (F.embedding(marks, emission) * intensities).sum(-1) + of_tail[marks] * tail
         return total, observed.log(), compensator
 
     def total_compensator(self, states: Tensor, intervals: Tensor) -> Tensor:
         rise, _ = self._components(states, intervals)
-        return (self._amplitudes(states) * rise).sum(-1)
+        amplitudes, tail = self._amplitudes(states)
+        return (amplitudes * rise).sum(-1) + tail * intervals
 
     def mark_intensities(self, states: Tensor, intervals: Tensor) -> Tensor:
         _, slope = self._components(states, intervals)
-        intensities = self._amplitudes(states) * slope
+        amplitudes, tail = self._amplitudes(states)
+        intensities, tail = amplitudes * slope, tail[..., None]
         if self.config.mark_mode == "shared":
-            share = intensities.sum(-1, keepdim=True) / self.config.num_marks
+            share = (intensities.sum(-1, keepdim=True) + tail) / self.config.num_marks
             return share.expand(*share.shape[:-1], self.config.num_marks)
-        return F.linear(intensities, self.emission_logits.softmax(dim=0))
+        emission, of_tail = self._emission()
+        return F.linear(intensities, emission) + tail * of_tail
 
     # --- its parts
 
@@ -162,29 +171,43 @@ class FullyNNModel(MTPPModel):
         scales = self.time_scales.to(intervals.dtype)
         return torch.log1p(intervals[..., None] / scales), 1.0 / (scales + intervals[..., None])
 
-    def _amplitudes(self, states: Tensor) -> Tensor:
+    def _amplitudes(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Amplitudes of the bounded components (..., components), and the slope (...) of the straight one."""
+        weight, bias = self.amplitude.weight, self.amplitude.bias
         # An exponential lets the history multiply marks in and out, as a softmax would; the cap keeps it finite.
-        amplitudes = torch.exp(self.amplitude(states).clamp(max=_LARGEST_LOG_AMPLITUDE))
-        return amplitudes + F.pad(amplitudes.new_tensor([_SMALLEST_TAIL]), (self.config.num_components, 0))
+        amplitudes, straight = (
+            torch.exp(F.linear(states, weight[part], bias[part]).clamp(max=_LARGEST_LOG_AMPLITUDE))
+            for part in (slice(0, -1), slice(-1, None))
+        )
+        return amplitudes, (straight[..., 0] + _SMALLEST_TAIL) / self.mean_interval.to(straight.dtype)
+
+    def _emission(self) -> tuple[Tensor, Tensor]:
+        """E[m | j] of the bounded components (C, components), and of the straight one (C,)."""
+        emission = self.emission_logits.softmax(dim=0)
+        return emission[:, :-1].contiguous(), emission[:, -1]
 
     def _components(self, states: Tensor, intervals: Tensor) -> tuple[Tensor, Tensor]:
-        """z(tau) - z(0) and z'(tau) of every component: (..., components + 1) each."""
-        value, slope = self._time_features(intervals)
+        """z(tau) - z(0) and z'(tau) of every bounded component: (..., components) each.
+
+        tanh(x) is 1 - 2 s with s = sigmoid(-2x), in a fifth of the time on a CPU. What goes from layer to layer is s;
+        the constants around it are part of the weights.
+        """
+        shape = (*intervals.shape, self.config.num_components)
+        states = states.reshape(-1, states.shape[-1])
+        value, slope = self._time_features(intervals.reshape(-1))
         floor: Tensor | None = None  # the same at tau = 0, where the features are 0
         for time_layer, history_layer in zip(self.time_layers, self.history_layers, strict=True):
-            history = history_layer(states)
-            value = _tanh(time_layer(value) + history)
-            floor = _tanh(history if floor is None else time_layer(floor) + history)
-            slope = (1 - value * value) * time_layer(slope)
+            assert isinstance(time_layer, MonotoneLinear) and isinstance(history_layer, nn.Linear)  # a list of modules
+            weight, bias = time_layer.weight(), -2 * history_layer.bias
+            rises = -2 * weight.t()
+            if floor is not None:  # this layer reads 1 - 2 s
+                bias, rises = bias - 2 * weight.sum(1), 4 * weight.t()
+            history = F.linear(states, -2 * history_layer.weight, bias)
+            value = torch.addmm(history, value, rises).sigmoid_()
+            floor = torch.sigmoid(history) if floor is None else torch.addmm(history, floor, rises).sigmoid_()
+            slope = sigmoid_backward(slope @ (4 * weight.t()), value)  # the derivative of tanh is 4 s (1 - s)
         assert floor is not None  # there is a layer
-        line = intervals[..., None] / self.mean_interval.to(intervals.dtype)
-        rate = torch.reciprocal(self.mean_interval.to(intervals.dtype)).expand_as(line)
-        return torch.cat([value - floor, line], dim=-1), torch.cat([slope, rate], dim=-1)
-
-
-def _tanh(values: Tensor) -> Tensor:
-    """tanh by way of a sigmoid, which takes a fifth of its time on a CPU."""
-    return 1 - 2 * torch.sigmoid(-2 * values)
+        return (2 * (floor - value)).view(shape), slope.view(shape)
 
 
 AutoConfig.register("fullynn", FullyNNConfig)

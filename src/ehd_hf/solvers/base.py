@@ -406,19 +406,20 @@ def prefix_curve(objective: Objective, ranks: Tensor) -> Tensor:
 
 
 def first_prefix(
-    objective: Objective, rule: AtSize | Reaches, ranks: Tensor, per_step: int = 8
+    objective: Objective, rule: AtSize | Reaches, ranks: Tensor, per_step: int | None = None
 ) -> tuple[Found, Tensor | None]:
     """The same as `best_prefix` without a curve: prefixes are evaluated from the smallest on, `per_step` sizes at a
-    time, and a window is done as soon as one meets the rule. Larger ones need not be looked at, smaller ones must:
-    curves are not always monotone. Also gives the curve (B, L + 1) as far as it was evaluated, inf elsewhere; none
-    for a size."""
+    time (if not given, as many as fill a batch), and a window is done as soon as one meets the rule. Larger ones need
+    not be looked at, smaller ones must: curves are not always monotone. Also gives the curve (B, L + 1) as far as it
+    was evaluated, inf elsewhere; none for a size."""
     if isinstance(rule, AtSize):
         return best_prefix(objective, rule, ranks, None), None
     found, windows, start = Found(objective), objective.windows, 0
     num_events, num_history = objective.history.sum(1), objective.history.shape[1]
     curve = objective.full.new_full((len(ranks), num_history + 1), torch.inf)
     while len(windows):
-        sizes = torch.arange(start, min(start + per_step, num_history + 1), device=ranks.device)
+        until = start + (per_step or -(-objective.max_rows // len(windows)))
+        sizes = torch.arange(start, min(until, num_history + 1), device=ranks.device)
         row, step = (sizes <= num_events[windows, None]).nonzero(as_tuple=True)
         masks = (ranks[windows[row]] < sizes[step, None]) & objective.history[windows[row]]
         left = objective.dppl_left(masks, windows[row])
@@ -429,7 +430,7 @@ def first_prefix(
         smallest = start + met[done].to(torch.uint8).argmax(1)
         prefix = (ranks[windows[done]] < smallest[:, None]) & objective.history[windows[done]]
         found.record(windows[done], prefix, curve[windows[done], smallest])
-        start += per_step
+        start = until
         windows = windows[~done]
         windows = windows[num_events[windows] >= start]
     return found, curve
