@@ -87,7 +87,7 @@ class GatedHistoryEncoder(nn.Module):
         # then give the same bits, wherever in memory they were loaded to.
         by_mark = embeddings.clone() @ input_weight[:, : embeddings.shape[1]].t().contiguous()  # (C, 4D)
         by_feature = torch.cat([input_weight[:, embeddings.shape[1] :].t(), (input_bias + hidden_bias)[None]])
-        initial = (self.initial_hidden, self.initial_cell)
+        initial: tuple[Tensor, Tensor] = (self.initial_hidden, self.initial_cell)
         if not torch.is_grad_enabled():  # views of parameters would ask for gradients, and every step be remembered
             initial = (self.initial_hidden.detach(), self.initial_cell.detach())
         states = _GatedLSTM.apply(
