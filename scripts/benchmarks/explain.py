@@ -28,7 +28,7 @@ from ehd_hf.perplexity import dppl_parts, log_perplexity
 from ehd_hf.solvers.base import Explains, Objective
 from ehd_hf.streaming import keep_freed_memory
 
-HISTORY, FUTURE, BATCH = 40, 15, 512
+HISTORY, FUTURE, BATCH = 40, 15, 1024
 PAPER, PAPER_FAST = "stackoverflow-15-40-paper", "stackoverflow-15-40-paper-fast"
 FAST, RANKING = "stackoverflow-15-40-fast", "stackoverflow-15-40"
 BARE, OWN = "the bare MTPP forward", "our own forward"
