@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from ehd_hf.plotting import COLOURS, curves_plot, overlap_plot, precision_plot, size_time_plot
+from ehd_hf.plotting import COLOURS, curves_plot, overlap_plot, precision_plot, scaling_plot, size_time_plot
 
 SIZES = {  # size, ms per window: crowded, as methods of the same kind are
     "greedy": (19.7, 61.0),
@@ -184,7 +184,22 @@ def test_overlaps_have_a_panel_per_check_and_chance_beside_them(tmp_path):
     assert all(axes.get_xlim() == (0, 1) for axes in figure.axes)
 
 
-@pytest.mark.parametrize("plot", [size_time_plot, curves_plot, precision_plot, overlap_plot])
+@pytest.mark.parametrize(
+    ("counts", "shown"),
+    [
+        ([200, 1000, 2000, 10_000, 20_000, 10**6], [200, 1000, 10_000, 10**6]),
+        ([25, 50, 100], [25, 50, 100]),
+        ([7], [7]),
+    ],
+)
+def test_an_axis_of_growth_names_the_counts_whose_names_have_room(tmp_path, counts, shown):
+    known = {"axis": "windows", "series": "some", "unit": "GB", "median": 0.5, "low": 0.5, "high": 0.6}
+    figure = drawn(scaling_plot([{**known, "x": count} for count in counts]), tmp_path)
+    assert figure.axes[0].get_xticks().tolist() == shown
+    assert len(figure.axes[0].get_lines()[0].get_xdata()) == len(counts)
+
+
+@pytest.mark.parametrize("plot", [size_time_plot, curves_plot, precision_plot, overlap_plot, scaling_plot])
 def test_nothing_to_draw_is_refused(plot):
     with pytest.raises(ValueError, match="needs at least one .*; got none"):
         plot([])

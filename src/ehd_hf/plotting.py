@@ -567,7 +567,7 @@ def scaling_plot(rows: Sequence[Mapping[str, Any]], title: str | None = None) ->
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         else:
             axes.set_ylim(0, 1.2 * max(row["high"] for row in rows))  # what stays the same looks the same
-        axes.set_xticks(sorted({row["x"] for row in rows}))
+        axes.set_xticks(_apart(sorted({row["x"] for row in rows})))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.minorticks_off()
         if len(axes.get_lines()) > 1:
@@ -575,6 +575,16 @@ def scaling_plot(rows: Sequence[Mapping[str, Any]], title: str | None = None) ->
         if title:
             axes.set_title(title)
     return figure
+
+
+def _apart(values: Sequence[float], least: float = 0.09) -> list[float]:
+    """Rising values without those closer to the one before than this share of the logarithmic axis: their labels would
+    overlap."""
+    kept = list(values[:1])
+    for value in values[1:]:
+        if np.log(value / kept[-1]) >= least * np.log(values[-1] / values[0]):
+            kept.append(value)
+    return kept
 
 
 # --- methods side by side
