@@ -114,6 +114,7 @@ def overlapping(generator, num_sequences=40, num_windows=12, num_history=11, num
     return marks.reshape(-1, num_history), np.repeat(np.arange(num_sequences), num_windows)
 
 
+@pytest.mark.slow
 def test_random_distillation_is_called_significant_no_more_often_than_asked():
     found, p_values = 0, []
     for seed in range(150):
@@ -127,6 +128,7 @@ def test_random_distillation_is_called_significant_no_more_often_than_asked():
     assert np.mean(np.array(p_values) < 0.05) < 0.08
 
 
+@pytest.mark.slow
 def test_masks_that_repeat_along_the_slide_do_not_fake_significance():
     """A sequence's events keep their fate in every window: many windows, but only as many draws as sequences."""
     found = 0

@@ -182,6 +182,7 @@ def test_both_ways_to_the_papers_answer_give_the_same(bundled):
     torch.testing.assert_close(answered.values["dppl_left"].float(), our_drops[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_all_figures_of_explaining_run_and_say_on_which_windows(untimed, monkeypatch, tmp_path):
     monkeypatch.setattr(benchmarks, "STACKOVERFLOW", tmp_path / "nothing")
     rows = list(explain.measure(1, size=4, num_greedy=2, num_single=1))

@@ -180,6 +180,7 @@ def test_rows_become_a_page_tables_and_figures(script, folders, tmp_path, capsys
     assert capsys.readouterr().out.startswith("# Results")
 
 
+@pytest.mark.slow
 def test_the_plain_greedy_search_of_the_benchmark_finds_what_ours_finds(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPTS))  # as when the script is run
     import benchmarks
