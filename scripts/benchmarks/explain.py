@@ -2,9 +2,9 @@
 The unit is the likelihood with torch's own LSTM and tanh, as one would write it first. Our own forward is faster, so
 that ratios to it are larger: what has a target is shown in both units. Targets are those of small distillers; the
 larger ones stand beside them. A prefix certificate is searched in single precision; the pipeline measures its answer
-again in double, a row of its own. Batches are of 1,024 windows, chosen after batches of 512 had given 10.6 for the order
-and 35.0 for the certificate on the same day. Against the paper's way, the row with a target sets two processes of ours
-against one of the paper's; the rows before it one against one.
+again in double, a row of its own. Batches are of 1,024 windows, chosen after batches of 512 had given 10.6 for the
+order and 35.0 for the certificate on the same day. Against the paper's way, the row with a target sets two processes
+of ours against one of the paper's; the rows before it one against one.
 """
 
 from __future__ import annotations
