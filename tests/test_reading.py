@@ -5,6 +5,8 @@ import re
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ehd_hf.events import load_events
@@ -319,3 +321,18 @@ def test_a_reading_survives_json(tmp_path):
     assert Reading.from_dict(json.loads(json.dumps(reading.to_dict()))) == reading
     with pytest.raises(ValueError, match="unknown colour"):
         Reading.from_dict({"colour": "red"})
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"time": [1.0, 2.0], "mark": ["a", "b"], "seq_id": [["x"], ["y"]]}, "'seq_id' holds lists"),
+        ({"seq_id": [["x"]], "times": [[1.0, 2.0]], "marks": [["a", "b"]]}, "'seq_id' holds lists"),
+        ({"seq_id": [1], "times": [[1.0, 2.0]], "marks": [[["a"], ["b"]]]}, "'marks' must hold single values"),
+        ({"seq_id": [1], "times": [[[1.0], [2.0]]], "marks": [["a", "b"]]}, "'times' must hold single values"),
+    ],
+)
+def test_lists_where_single_values_belong_are_refused(tmp_path, columns, said):
+    pq.write_table(pa.table(columns), tmp_path / "events.parquet")
+    with pytest.raises(ValueError, match=said):
+        read_events(tmp_path / "events.parquet")

@@ -331,12 +331,21 @@ def _read(source: Any, names: Mapping[str, str]) -> pa.Table:
     for role, name in names.items():
         if pa.types.is_struct(table.schema.field(role).type) or pa.types.is_map(table.schema.field(role).type):
             raise ValueError(f"the {role} column {name!r} must hold single values or lists; got objects. Flatten it.")
+    if "sequence" in names and pa.types.is_nested(table.schema.field("sequence").type):
+        raise ValueError(
+            f"sequence ids must be single values; {names['sequence']!r} holds lists. Name another column."
+        )
     lists = [role for role in ("time", "mark") if pa.types.is_nested(table.schema.field(role).type)]
     if not lists:
         return table
     if len(lists) == 1:
         raise ValueError(f"times and marks must both be lists or both be single; only the {lists[0]}s are lists.")
     times, marks = (table[role].combine_chunks() for role in ("time", "mark"))
+    for role, lists_of_role in (("time", times), ("mark", marks)):
+        if pa.types.is_nested(lists_of_role.type.value_type):
+            raise ValueError(
+                f"the lists of {names[role]!r} must hold single values; got lists of lists. Flatten them."
+            )
     counts, mark_counts = (pc.fill_null(pc.list_value_length(values), 0).to_numpy() for values in (times, marks))
     if (counts != mark_counts).any():
         row = int(np.argmax(counts != mark_counts))
