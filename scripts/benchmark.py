@@ -22,7 +22,7 @@ import torch
 from benchmarks import Row
 from ehd_hf import __version__
 from ehd_hf.files import write_text
-from ehd_hf.report import Column, markdown_table
+from ehd_hf.present.tables import Column, markdown_table
 
 GROUPS = sorted(file.stem for file in (Path(__file__).parent / "benchmarks").glob("[a-z]*.py"))
 COLUMNS = [

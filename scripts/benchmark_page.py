@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ehd_hf.files import write_text
-from ehd_hf.plotting import scaling_plot
-from ehd_hf.report import Column, markdown_table
+from ehd_hf.present.picture import scaling_plot
+from ehd_hf.present.tables import Column, markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
 RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}

@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from ehd_hf.cards import check_card, model_card
+from ehd_hf.data.synthetic import simulated_splits
+from ehd_hf.data.windows import make_windows
+from ehd_hf.explain.explainer import CHECKPOINTS, EHDDistiller
 from ehd_hf.files import put_files, read_rows
-from ehd_hf.hub import rows_of
-from ehd_hf.pipeline import CHECKPOINTS, EHDDistiller
-from ehd_hf.synthetic import simulated_splits
-from ehd_hf.windows import make_windows
+from ehd_hf.hub.push import rows_of
+from ehd_hf.present.cards import check_card, model_card
 
 
 def example_events(explainer: EHDDistiller, process: str, start: str = "2026-03-02") -> pd.DataFrame:

@@ -73,10 +73,10 @@ def evaluate(arguments: argparse.Namespace, command: str) -> None:
 
     import torch
 
-    from ehd_hf.evaluation import add_gaps
+    from ehd_hf.evaluation.scores import add_gaps
     from ehd_hf.files import append_row, locked, read_rows
-    from ehd_hf.plotting import qq_plot, save_figure
-    from ehd_hf.report import task_table, with_recalls
+    from ehd_hf.present.picture import qq_plot, save_figure
+    from ehd_hf.present.tables import task_table, with_recalls
     from evaluations import KEY
 
     for file in filter(None, (arguments.out, arguments.figure)):

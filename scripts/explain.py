@@ -65,7 +65,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def explain_all(arguments: argparse.Namespace, explainer: Any, question: dict[str, Any]) -> None:
-    from ehd_hf.streaming import explain_to_parquet
+    from ehd_hf.explain.many import explain_to_parquet
 
     source = arguments.events
     if arguments.split is not None:
@@ -86,7 +86,7 @@ def explain(arguments: argparse.Namespace) -> None:
     from transformers.utils import logging
 
     import ehd_hf
-    from ehd_hf.plotting import save_figure
+    from ehd_hf.present.picture import save_figure
 
     logging.disable_progress_bar()  # loading takes a blink
     explainer = ehd_hf.EHDDistiller.from_pretrained(arguments.model)

@@ -14,7 +14,7 @@ Drawn = tuple[str, str, str, Any]  # data set, file name, caption, figure
 
 def draw(rows: list[Row], folder: Path, page: Path) -> dict[str, list[tuple[str, str]]]:
     """Draw what there are rows for; captions and paths as seen from `page`, by data set."""
-    from ehd_hf.plotting import save_figure
+    from ehd_hf.present.picture import save_figure
 
     drawn: dict[str, list[tuple[str, str]]] = {}
     names: list[str] = []
@@ -30,7 +30,7 @@ def draw(rows: list[Row], folder: Path, page: Path) -> dict[str, list[tuple[str,
 
 def _case_studies(rows: list[Row]) -> Iterator[Drawn]:
     """Figures 3 to 6 of every case study."""
-    from ehd_hf import plotting
+    from ehd_hf.present import picture as plotting
 
     studies = [row for row in rows if row["task"] == "case_study"]
     for data in dict.fromkeys(row["data"] for row in studies):
@@ -51,8 +51,8 @@ def _case_studies(rows: list[Row]) -> Iterator[Drawn]:
 
 def _explanations(rows: list[Row]) -> Iterator[Drawn]:
     """A figure for every setting of the tasks explain, causes, trust and curves; of several seeds, the first."""
-    from ehd_hf import plotting
-    from ehd_hf.report import explanation_settings, method_name, run_name
+    from ehd_hf.present import picture as plotting
+    from ehd_hf.present.tables import explanation_settings, method_name, run_name
 
     plots = {
         "explain": ("sizes", "Size of the sets that meet the target, and the time they take", plotting.size_time_plot),
@@ -78,8 +78,8 @@ def _explanations(rows: list[Row]) -> Iterator[Drawn]:
 
 def _conditionings(rows: list[Row]) -> Iterator[Drawn]:
     """Both conditionings side by side, where there are curves of both."""
-    from ehd_hf import plotting
-    from ehd_hf.report import method_name
+    from ehd_hf.present import picture as plotting
+    from ehd_hf.present.tables import method_name
 
     curves = [{**row, "solver": method_name(row["solver"])} for row in rows if row["task"] == "curves"]
     for data, pair in dict.fromkeys((row["data"], row["pair"]) for row in curves):

@@ -48,10 +48,8 @@ def checkpoint_files(arguments: argparse.Namespace) -> dict[str, Any]:
     from transformers import AutoModel
     from transformers.utils import logging
 
-    import ehd_hf.distillers
-    import ehd_hf.mtpp  # noqa: F401  # both register their models
     from ehd_hf.files import read_rows
-    from ehd_hf.hub import check_weights, model_files, rows_of
+    from ehd_hf.hub.push import check_weights, model_files, rows_of
 
     check_weights(arguments.checkpoint)
     logging.disable_progress_bar()
@@ -88,7 +86,7 @@ def space_files(folder: Path) -> dict[str, Any]:
 
 
 def push(arguments: argparse.Namespace) -> None:
-    from ehd_hf.hub import plan_upload, upload, windows_files
+    from ehd_hf.hub.push import plan_upload, upload, windows_files
 
     folder = arguments.checkpoint or arguments.windows or arguments.space
     if arguments.checkpoint:

@@ -39,7 +39,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def draw_logs(arguments: argparse.Namespace) -> None:
     from ehd_hf.files import read_rows
-    from ehd_hf.plotting import left_share_plot, save_figure
+    from ehd_hf.present.picture import left_share_plot, save_figure
 
     curves = {}
     for folder, name in zip(arguments.logs, arguments.names or arguments.logs, strict=True):
@@ -53,7 +53,7 @@ def draw_logs(arguments: argparse.Namespace) -> None:
 
 def report(arguments: argparse.Namespace, command: str) -> None:
     from ehd_hf.files import read_rows, write_text
-    from ehd_hf.report import latex_tables, results_page
+    from ehd_hf.present.tables import latex_tables, results_page
     from figures import draw
 
     for file in filter(None, (arguments.out, arguments.latex, arguments.figure)):

@@ -22,13 +22,12 @@ import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModel
 
-import ehd_hf.distillers
-import ehd_hf.mtpp  # noqa: F401  # both register their models
-from ehd_hf.events import EventSequences
-from ehd_hf.sources import load_source, with_jitter
-from ehd_hf.synthetic import simulated_splits
-from ehd_hf.training import Trainer, TrainingArguments
-from ehd_hf.windows import make_crops, make_windows, parse_pair
+import ehd_hf.models  # noqa: F401  # registers every model
+from ehd_hf.data.sequences import EventSequences
+from ehd_hf.data.sources import load_source, with_jitter
+from ehd_hf.data.synthetic import simulated_splits
+from ehd_hf.data.windows import make_crops, make_windows, parse_pair
+from ehd_hf.training.trainer import Trainer, TrainingArguments
 
 SECTIONS = ("data", "model", "training")
 DEFAULT = Path(__file__).parent / "configs" / "simulated_fullynn_fast.yaml"

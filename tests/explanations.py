@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ehd_hf.explanation import Event, Explanation, Intensity
+from ehd_hf.explain.explanation import Event, Explanation, Intensity
 
 MOMENT = np.datetime64("2026-03-01T08:00:00", "ns")
 MARKS = ("deploy", "check", "alert", "ticket", "restart")

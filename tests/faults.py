@@ -27,14 +27,16 @@ import torch  # noqa: E402
 from transformers import AutoModel  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
-from ehd_hf import files, fitting, planning  # noqa: E402
+from ehd_hf import files  # noqa: E402
 from ehd_hf.cli import app  # noqa: E402
-from ehd_hf.distillers.ehd import EHDDistillerModel  # noqa: E402
-from ehd_hf.distillers.ranking import RankingDistillerModel  # noqa: E402
-from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel  # noqa: E402
-from ehd_hf.synthetic import delayed_hawkes, example_log  # noqa: E402
-from ehd_hf.training import Trainer, TrainingArguments  # noqa: E402
-from ehd_hf.windows import export_windows, make_crops, make_windows  # noqa: E402
+from ehd_hf.data.synthetic import delayed_hawkes, example_log  # noqa: E402
+from ehd_hf.data.windows import export_windows, make_crops, make_windows  # noqa: E402
+from ehd_hf.models.ehd import EHDDistillerModel  # noqa: E402
+from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel  # noqa: E402
+from ehd_hf.models.ranking import RankingDistillerModel  # noqa: E402
+from ehd_hf.training import planning  # noqa: E402
+from ehd_hf.training import recipe as fitting  # noqa: E402
+from ehd_hf.training.trainer import Trainer, TrainingArguments  # noqa: E402
 
 WAYS = {
     "kill": None,  # the process is gone before the operation

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
-from ehd_hf.mtpp.base import MTPPConfig, MTPPModel
+from ehd_hf.models.point_process import MTPPConfig, MTPPModel
 
 
 class _Memoryless(MTPPModel):

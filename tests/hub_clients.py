@@ -52,10 +52,10 @@ def train(folder: Path) -> None:
     import torch
 
     from ehd_hf import EHDDistillerModel, FullyNNConfig, FullyNNModel, Trainer, TrainingArguments
-    from ehd_hf.evaluation import checkpoint_stamp, evaluate_mtpp, evaluate_windows, trivial_baselines
+    from ehd_hf.data.synthetic import simulated_splits
+    from ehd_hf.data.windows import export_windows, make_crops, make_windows
+    from ehd_hf.evaluation.scores import checkpoint_stamp, evaluate_mtpp, evaluate_windows, trivial_baselines
     from ehd_hf.files import append_row
-    from ehd_hf.synthetic import simulated_splits
-    from ehd_hf.windows import export_windows, make_crops, make_windows
 
     torch.manual_seed(0)
     splits = simulated_splits("incident", num_sequences={"train": 9, "validation": 3, "test": 3}, horizon=30.0, seed=0)
@@ -176,9 +176,9 @@ def save_portable(folder: Path) -> list[str]:
     import torch
     from transformers import AutoConfig, AutoModel
 
-    from ehd_hf import hub
-    from ehd_hf.distillers.base import DistillerModel
-    from ehd_hf.mtpp.base import MTPPModel
+    from ehd_hf.hub import push as hub
+    from ehd_hf.models.distiller import DistillerModel
+    from ehd_hf.models.point_process import MTPPModel
 
     def kinds(base: Any) -> list[str]:
         return sorted(kind.config_class.model_type for kind in base.__subclasses__() if kind.config_class.model_type)
@@ -200,7 +200,7 @@ def save_portable(folder: Path) -> list[str]:
 
 
 def push_windows(folder: Path, repo_id: str, **options: Any) -> str:
-    from ehd_hf import hub
+    from ehd_hf.hub import push as hub
 
     return hub.push_windows(folder / "windows", repo_id, **options)
 

@@ -143,8 +143,8 @@ def test_training_knows_no_model():
 def test_the_reader_of_imports_reads_every_form(tmp_path, monkeypatch):
     (tmp_path / "mtpp").mkdir()
     (tmp_path / "mtpp" / "new.py").write_text(
-        "import torch\nimport ehd_hf.windows as w\nfrom ..events import load_events\nfrom .. import rebuild\n"
-        "from . import fullynn\nfrom .base import MTPPModel\nfrom ehd_hf.synthetic import x\n"
+        "import torch\nimport ehd_hf.data.windows as w\nfrom ..events import load_events\nfrom .. import rebuild\n"
+        "from . import fullynn\nfrom .base import MTPPModel\nfrom ehd_hf.data.synthetic import x\n"
         "from .. import __version__\ndef f():\n    from ..training import Trainer\n"
     )
     monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)

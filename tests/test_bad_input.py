@@ -20,14 +20,14 @@ from datasets import Dataset
 
 import ehd_hf
 from ehd_hf import EHDDistiller, FullyNNConfig, FullyNNModel, compare, dppl, load_events, load_windows, make_windows
-from ehd_hf.distillers.ehd import EHDDistillerConfig
-from ehd_hf.distillers.ranking import RankingDistillerModel
-from ehd_hf.events import EventSequences
-from ehd_hf.reading import read_events
+from ehd_hf.data.reading import read_events
+from ehd_hf.data.sequences import EventSequences
+from ehd_hf.data.sources import from_easytpp, from_seismic, load_source
+from ehd_hf.data.windows import export_windows, make_crops, make_whole
+from ehd_hf.models.ehd import EHDDistillerConfig
+from ehd_hf.models.ranking import RankingDistillerModel
 from ehd_hf.solvers.base import get_solver
-from ehd_hf.sources import from_easytpp, from_seismic, load_source
-from ehd_hf.training import Trainer, TrainingArguments
-from ehd_hf.windows import export_windows, make_crops, make_whole
+from ehd_hf.training.trainer import Trainer, TrainingArguments
 
 OURS = Path(ehd_hf.__file__).parent
 GOOD = [(0.5, "a"), (1.0, "b"), (2.0, "a"), (3.5, "c")]

@@ -15,9 +15,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from typer.testing import CliRunner
 
-from ehd_hf import fitting, planning
 from ehd_hf.cli import app
 from ehd_hf.solvers import base as solvers
+from ehd_hf.training import planning
+from ehd_hf.training import recipe as fitting
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDES = ("tutorial", "concepts", "python_api", "extending", "command_line", "reproducing", "choices")

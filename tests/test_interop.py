@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from ehd_hf.explanation import explanations_to_frame, write_explanations
-from ehd_hf.pipeline import EHDDistiller, load_example
-from ehd_hf.reading import read_events
+from ehd_hf.data.reading import read_events
+from ehd_hf.explain.explainer import EHDDistiller, load_example
+from ehd_hf.explain.explanation import explanations_to_frame, write_explanations
 from helpers import AdditiveMTPP
 
 WEIGHT = [[0.0, 3.0, 0.2], [0.5, 0.0, 0.1], [0.0, 0.2, 1.0]]
@@ -185,7 +185,7 @@ def test_dates_are_told_without_a_time_of_day(bundled, tmp_path):
     read = read_events(tmp_path / "log.csv", time_unit="h")
     assert read.events.resolution == 24.0
     known = bundled.mtpp.config
-    from ehd_hf.reading import Reading
+    from ehd_hf.data.reading import Reading
 
     reading = Reading(marks=tuple(known.id2label.values()), time_unit="h", resolution=24.0)
     answer = bundled.explain(read_events(tmp_path / "log.csv", reading=reading).events, future=2)

@@ -21,7 +21,7 @@ def marked_slow(file):
 @pytest.mark.parametrize("line", PROMISES, ids=lambda line: line.split("|")[1].strip()[:60])
 def test_a_promise_names_tests_that_exist_and_says_which_are_slow(line):
     promise, held_by = (part.strip() for part in line.strip("| ").rsplit("|", 1))
-    named = re.findall(r"(\*slow\* )?`(?:python )?((?:tests|scripts)/\w+\.py)(?:::(test_\w+))?[^`]*`", held_by)
+    named = re.findall(r"(\*slow\* )?`(?:python )?((?:tests|scripts)/[\w/]+\.py)(?:::(test_\w+))?[^`]*`", held_by)
     assert promise and named, f"{promise}: held by {held_by}"
     for slow, file, test in named:
         known = marked_slow(file)

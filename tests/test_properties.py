@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from ehd_hf import FullyNNConfig, FullyNNModel, dppl, load_events, make_windows
 from ehd_hf.cli import app
-from ehd_hf.events import EventSequences
-from ehd_hf.perplexity import log_perplexity
-from ehd_hf.rebuild import compact, pull_up, select
+from ehd_hf.data.sequences import EventSequences
+from ehd_hf.models.perplexity import log_perplexity
+from ehd_hf.models.rebuild import compact, pull_up, select
 from ehd_hf.solvers.base import AtSize, Explains, Objective, available_solvers, get_solver
 from helpers import random_events, slow_batch_log_prob, wild
 

@@ -16,13 +16,13 @@ import yaml
 from transformers import AutoModel
 
 from ehd_hf import EHDDistiller, FullyNNConfig, FullyNNModel, load_events, load_windows
-from ehd_hf.cards import check_card
-from ehd_hf.distillers.ranking import RankingDistillerModel
-from ehd_hf.fitting import saved_run
-from ehd_hf.report import plain_markdown
-from ehd_hf.sources import load_source
-from ehd_hf.training import Trainer, TrainingArguments
-from ehd_hf.windows import export_windows, make_whole
+from ehd_hf.data.sources import load_source
+from ehd_hf.data.windows import export_windows, make_whole
+from ehd_hf.models.ranking import RankingDistillerModel
+from ehd_hf.present.cards import check_card
+from ehd_hf.present.tables import plain_markdown
+from ehd_hf.training.recipe import saved_run
+from ehd_hf.training.trainer import Trainer, TrainingArguments
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "ehd_hf"
 SIZES = {"embedding_size": 4, "hidden_size": 4, "num_components": 4}
@@ -289,7 +289,7 @@ def test_a_terminal_does_not_obey_the_names_of_marks(tmp_path, capsys):
 
 def test_the_reader_of_pickles_takes_no_open_doors():
     """Opcodes beyond plain data: persistent ids, extension codes, out-of-band buffers."""
-    from ehd_hf.sources import _PlainUnpickler
+    from ehd_hf.data.sources import _PlainUnpickler
 
     for program in (b"Pid\n.", b"\x80\x02\x82\x01.", b"\x80\x05\x97.", b"\x80\x02cbuiltins\neval\n(V1\ntR."):
         with pytest.raises(Exception, match=".+"):

@@ -13,9 +13,9 @@ import torch
 import yaml
 from transformers import AutoModel
 
-from ehd_hf.mtpp.fullynn import FullyNNModel
+from ehd_hf.models.fullynn import FullyNNModel
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "train.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "train.py"
 TINY = {
     "task": "mtpp",
     "data": {

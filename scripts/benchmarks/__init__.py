@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ehd_hf.streaming import keep_freed_memory
-from ehd_hf.windows import load_windows
+from ehd_hf.data.windows import load_windows
+from ehd_hf.explain.many import keep_freed_memory
 
 Row = dict[str, Any]
 Window = tuple[Tensor, Tensor, Tensor, int]  # times, marks, mask (B, T) and how many of the last are the future

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from benchmarks import Row, summarize, time_interleaved
-from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
-from ehd_hf.synthetic import delayed_hawkes
-from ehd_hf.windows import export_windows, make_crops, make_windows
+from ehd_hf.data.synthetic import delayed_hawkes
+from ehd_hf.data.windows import export_windows, make_crops, make_windows
+from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 
 
 def data_share(repeats: int, num_sequences: int = 300, batch_size: int = 32, length: int = 64) -> Row:

@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks import Row, summarize, time_interleaved
-from ehd_hf.distillers.base import DistillerModel
-from ehd_hf.distillers.ehd import EHDDistillerModel, sample_masks
-from ehd_hf.distillers.ranking import RankingDistillerModel
-from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
-from ehd_hf.perplexity import keep_gradient, log_perplexity, log_perplexity_of_masks
-from ehd_hf.rebuild import select
-from ehd_hf.synthetic import delayed_hawkes
-from ehd_hf.windows import WindowStore, make_windows
+from ehd_hf.data.synthetic import delayed_hawkes
+from ehd_hf.data.windows import WindowStore, make_windows
+from ehd_hf.models.distiller import DistillerModel
+from ehd_hf.models.ehd import EHDDistillerModel, sample_masks
+from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
+from ehd_hf.models.perplexity import keep_gradient, log_perplexity, log_perplexity_of_masks
+from ehd_hf.models.ranking import RankingDistillerModel
+from ehd_hf.models.rebuild import select
 
 HISTORY, FUTURE = 40, 15
 Batch = dict[str, Tensor]

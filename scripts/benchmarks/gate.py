@@ -10,10 +10,10 @@ from torch import Tensor
 
 from benchmarks import Row, random_windows, summarize, time_interleaved
 from benchmarks.distiller import looped_rebuild
-from ehd_hf.mtpp.encoder import GatedHistoryEncoder
-from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
-from ehd_hf.perplexity import log_perplexity
-from ehd_hf.rebuild import select
+from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
+from ehd_hf.models.gated_lstm import GatedHistoryEncoder
+from ehd_hf.models.perplexity import log_perplexity
+from ehd_hf.models.rebuild import select
 
 HISTORY, FUTURE = 40, 15
 

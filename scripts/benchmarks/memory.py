@@ -40,8 +40,8 @@ def peak():
 EXPLAIN = """
 import torch
 torch.set_num_threads(int(sys.argv[3]))
-from ehd_hf.pipeline import EHDDistiller
-from ehd_hf.streaming import explain_to_parquet
+from ehd_hf.explain.explainer import EHDDistiller
+from ehd_hf.explain.many import explain_to_parquet
 explainer = EHDDistiller.from_pretrained(sys.argv[4])
 began = time.perf_counter()
 done = explain_to_parquet(explainer, sys.argv[1], sys.argv[2], **json.loads(sys.argv[5]))
@@ -49,8 +49,8 @@ print(json.dumps({"seconds": time.perf_counter() - began, "peak": peak(), "windo
 """
 STORE = """
 import numpy as np
-from ehd_hf.events import EventSequences
-from ehd_hf.windows import make_windows
+from ehd_hf.data.sequences import EventSequences
+from ehd_hf.data.windows import make_windows
 windows, history, future = map(int, sys.argv[1:])
 count, per_sequence = max(windows // 1000, 1), min(windows, 1000) + history + future
 events = EventSequences(

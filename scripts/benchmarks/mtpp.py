@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks import Row, summarize, time_interleaved
-from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
+from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 
 
 def naive_log_prob(

@@ -19,8 +19,8 @@ from torch import Tensor
 from benchmarks import Row, random_windows, real_windows, summarize, time_interleaved
 from benchmarks.explain import RANKING, answering
 from ehd_hf import EHDDistiller
-from ehd_hf.mtpp.fullynn import FullyNNConfig, FullyNNModel
-from ehd_hf.perplexity import log_perplexity
+from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
+from ehd_hf.models.perplexity import log_perplexity
 from ehd_hf.solvers.base import AtSize, Explains, Objective, bisected_prefix, prefix_curve, ranks_of
 from ehd_hf.solvers.integrated_gradient import IntegratedGradient
 

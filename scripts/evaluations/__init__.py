@@ -16,10 +16,10 @@ KEY = (
 
 def load_data(arguments: Namespace, *needed: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Event sequences by split, and what identifies them in a row."""
-    from ehd_hf.evaluation import events_digest
-    from ehd_hf.sources import load_source, with_jitter
-    from ehd_hf.synthetic import simulated_splits
-    from ehd_hf.windows import load_windows
+    from ehd_hf.data.sources import load_source, with_jitter
+    from ehd_hf.data.synthetic import simulated_splits
+    from ehd_hf.data.windows import load_windows
+    from ehd_hf.evaluation.scores import events_digest
 
     kind, _, process = arguments.data.partition(":")
     exported = Path(arguments.data) / "sequences"  # a folder of windows holds the events they were made of
@@ -45,8 +45,8 @@ def load_data(arguments: Namespace, *needed: str) -> tuple[dict[str, Any], dict[
 def load_model_windows(arguments: Namespace, folder: Path) -> tuple[Any, Any, dict[str, Any]]:
     """A distiller, windows of its own (K, L) unless --pair says otherwise, and what identifies both in a row."""
     from ehd_hf import EHDDistiller
-    from ehd_hf.evaluation import checkpoint_stamp, renumber_marks
-    from ehd_hf.windows import load_windows
+    from ehd_hf.data.windows import load_windows
+    from ehd_hf.evaluation.scores import checkpoint_stamp, renumber_marks
 
     splits, stamp = load_data(arguments, "test" if arguments.split == "test_sampled" else arguments.split)
     distiller: Any = EHDDistiller.from_pretrained(folder).model

@@ -14,7 +14,7 @@ Rows = Iterator[dict[str, Any]]
 
 def find_rows(arguments: Namespace, known: Known) -> Rows:
     """Rows of each task in turn."""
-    from ehd_hf.comparison import get_method, get_ranking
+    from ehd_hf.evaluation.answers import get_method, get_ranking
 
     check = get_ranking if {"causes", "curves"} & set(arguments.tasks) else get_method
     for method in arguments.solvers:
@@ -38,7 +38,7 @@ def _target(arguments: Namespace, distiller: Any) -> dict[str, Any]:
 
 
 def _explain(arguments: Namespace, known: Known) -> Rows:
-    from ehd_hf.comparison import compare
+    from ehd_hf.evaluation.answers import compare
 
     for folder in arguments.model:
         distiller, windows, stamp = load_model_windows(arguments, folder)
@@ -48,10 +48,10 @@ def _explain(arguments: Namespace, known: Known) -> Rows:
 
 
 def _causes(arguments: Namespace, known: Known) -> Rows:
-    from ehd_hf.causes import TrueLikelihood, evaluate_causes
-    from ehd_hf.comparison import get_ranking
-    from ehd_hf.evaluation import check_vocabulary
-    from ehd_hf.synthetic import PROCESSES, simulated_events
+    from ehd_hf.data.synthetic import PROCESSES, simulated_events
+    from ehd_hf.evaluation.answers import get_ranking
+    from ehd_hf.evaluation.causes import TrueLikelihood, evaluate_causes
+    from ehd_hf.evaluation.scores import check_vocabulary
 
     kind, _, name = arguments.data.partition(":")
     if kind != "simulated":
@@ -76,8 +76,8 @@ def _trust(arguments: Namespace, known: Known) -> Rows:
     from transformers import AutoModel
 
     from ehd_hf import EHDDistiller
-    from ehd_hf.evaluation import check_marks, checkpoint_stamp
-    from ehd_hf.trust import evaluate_trust
+    from ehd_hf.evaluation.scores import check_marks, checkpoint_stamp
+    from ehd_hf.evaluation.trust import evaluate_trust
 
     for folder in arguments.mtpp:
         checkpoint_stamp(folder)  # one that is none ends here, and is named
@@ -94,7 +94,7 @@ def _trust(arguments: Namespace, known: Known) -> Rows:
 
 
 def _curves(arguments: Namespace, known: Known) -> Rows:
-    from ehd_hf.trust import Explained, evaluate_curves
+    from ehd_hf.evaluation.trust import Explained, evaluate_curves
 
     distiller, windows, stamp = load_model_windows(arguments, arguments.model[0])
     methods = dict.fromkeys(["recency", "distiller", *arguments.solvers])

@@ -13,11 +13,11 @@ def find_rows(arguments: Namespace, known: Callable[[dict[str, Any]], Any]) -> I
     """A row per baseline, for the true process if there is one, and per model."""
     from transformers import AutoModel
 
-    import ehd_hf.mtpp  # noqa: F401  # registers the model types
+    import ehd_hf.models  # noqa: F401  # registers the model types
     from ehd_hf import __version__
-    from ehd_hf.evaluation import TRUE_PROCESS, check_marks, checkpoint_stamp, evaluate_mtpp, trivial_baselines
-    from ehd_hf.synthetic import PROCESSES
-    from ehd_hf.windows import parse_pair
+    from ehd_hf.data.synthetic import PROCESSES
+    from ehd_hf.data.windows import parse_pair
+    from ehd_hf.evaluation.scores import TRUE_PROCESS, check_marks, checkpoint_stamp, evaluate_mtpp, trivial_baselines
 
     pair = None if arguments.pair is None else parse_pair(arguments.pair)
     checkpoints = {str(folder): checkpoint_stamp(folder) for folder in arguments.model}

@@ -11,8 +11,8 @@ from . import load_model_windows
 
 def find_rows(arguments: Namespace, known: Callable[[dict[str, Any]], Any]) -> Iterator[dict[str, Any]]:
     """Rows of every distiller."""
-    from ehd_hf.evaluation import evaluate_windows
-    from ehd_hf.report import PAPER_DS
+    from ehd_hf.evaluation.scores import evaluate_windows
+    from ehd_hf.present.tables import PAPER_DS
     from ehd_hf.solvers.base import get_solver
 
     for name in arguments.solvers:

@@ -11,47 +11,47 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "events": ["EventSequences", "load_events"],
-    "windows": ["load_windows", "make_windows"],
-    "mtpp.base": ["MTPPModel"],
-    "mtpp.fullynn": ["FullyNNConfig", "FullyNNModel"],
-    "perplexity": ["dppl", "log_perplexity"],
-    "distillers.base": ["DistillerModel"],
-    "distillers.ehd": ["EHDDistillerConfig", "EHDDistillerModel"],
-    "distillers.ranking": ["RankingDistillerConfig", "RankingDistillerModel"],
-    "comparison": ["compare"],
-    "explanation": ["Explanation"],
-    "pipeline": ["EHDDistiller", "list_pretrained", "load_example"],
+    "data.sequences": ["EventSequences", "load_events"],
+    "data.windows": ["load_windows", "make_windows"],
+    "models.point_process": ["MTPPModel"],
+    "models.fullynn": ["FullyNNConfig", "FullyNNModel"],
+    "models.perplexity": ["dppl", "log_perplexity"],
+    "models.distiller": ["DistillerModel"],
+    "models.ehd": ["EHDDistillerConfig", "EHDDistillerModel"],
+    "models.ranking": ["RankingDistillerConfig", "RankingDistillerModel"],
+    "evaluation.answers": ["compare"],
+    "explain.explanation": ["Explanation"],
+    "explain.explainer": ["EHDDistiller", "list_pretrained", "load_example"],
     "solvers.base": ["Solver"],
-    "training": ["Trainer", "TrainingArguments"],
+    "training.trainer": ["Trainer", "TrainingArguments"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = ["__version__", *_HOME_OF]
 
 if TYPE_CHECKING:
-    from .comparison import compare as compare
-    from .distillers.base import DistillerModel as DistillerModel
-    from .distillers.ehd import EHDDistillerConfig as EHDDistillerConfig
-    from .distillers.ehd import EHDDistillerModel as EHDDistillerModel
-    from .distillers.ranking import RankingDistillerConfig as RankingDistillerConfig
-    from .distillers.ranking import RankingDistillerModel as RankingDistillerModel
-    from .events import EventSequences as EventSequences
-    from .events import load_events as load_events
-    from .explanation import Explanation as Explanation
-    from .mtpp.base import MTPPModel as MTPPModel
-    from .mtpp.fullynn import FullyNNConfig as FullyNNConfig
-    from .mtpp.fullynn import FullyNNModel as FullyNNModel
-    from .perplexity import dppl as dppl
-    from .perplexity import log_perplexity as log_perplexity
-    from .pipeline import EHDDistiller as EHDDistiller
-    from .pipeline import list_pretrained as list_pretrained
-    from .pipeline import load_example as load_example
+    from .data.sequences import EventSequences as EventSequences
+    from .data.sequences import load_events as load_events
+    from .data.windows import load_windows as load_windows
+    from .data.windows import make_windows as make_windows
+    from .evaluation.answers import compare as compare
+    from .explain.explainer import EHDDistiller as EHDDistiller
+    from .explain.explainer import list_pretrained as list_pretrained
+    from .explain.explainer import load_example as load_example
+    from .explain.explanation import Explanation as Explanation
+    from .models.distiller import DistillerModel as DistillerModel
+    from .models.ehd import EHDDistillerConfig as EHDDistillerConfig
+    from .models.ehd import EHDDistillerModel as EHDDistillerModel
+    from .models.fullynn import FullyNNConfig as FullyNNConfig
+    from .models.fullynn import FullyNNModel as FullyNNModel
+    from .models.perplexity import dppl as dppl
+    from .models.perplexity import log_perplexity as log_perplexity
+    from .models.point_process import MTPPModel as MTPPModel
+    from .models.ranking import RankingDistillerConfig as RankingDistillerConfig
+    from .models.ranking import RankingDistillerModel as RankingDistillerModel
     from .solvers.base import Solver as Solver
-    from .training import Trainer as Trainer
-    from .training import TrainingArguments as TrainingArguments
-    from .windows import load_windows as load_windows
-    from .windows import make_windows as make_windows
+    from .training.trainer import Trainer as Trainer
+    from .training.trainer import TrainingArguments as TrainingArguments
 
 
 def __getattr__(name: str) -> Any:

@@ -37,13 +37,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from transformers.utils import logging as transformers_logging
 
-from .events import nearest
-from .explanation import Explanation
-from .fitting import reading_of
-from .pages import explanation_page
-from .pipeline import EHDDistiller, list_pretrained, load_example
-from .reading import Read, Reading, read_events
-from .synthetic import example_log
+from .data.reading import Read, Reading, read_events
+from .data.sequences import nearest
+from .data.synthetic import example_log
+from .explain.explainer import EHDDistiller, list_pretrained, load_example
+from .explain.explanation import Explanation
+from .present.pages import explanation_page
+from .training.recipe import reading_of
 
 # What one request may cost: megabytes and events to read, events to score, people waiting, answers made at once.
 MAX_MEGABYTES, MAX_EVENTS = 10, 200_000

@@ -23,9 +23,9 @@ import typer
 from . import __version__
 
 if TYPE_CHECKING:
-    from .events import EventSequences
-    from .explanation import Explanation
-    from .pipeline import EHDDistiller
+    from .data.sequences import EventSequences
+    from .explain.explainer import EHDDistiller
+    from .explain.explanation import Explanation
 
 DONE, ANSWER_IS_NO, BAD_INPUT, SYSTEM_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
@@ -182,7 +182,7 @@ def _set_threads(threads: int) -> int:
 
 def _open_model(model: str) -> EHDDistiller:
     """An explainer; a point process alone explains too."""
-    from .events import nearest
+    from .data.sequences import nearest
 
     folder, bundled = Path(model), sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json"))
     config = folder / "config.json"
@@ -199,7 +199,7 @@ def _open_model(model: str) -> EHDDistiller:
     _say(f"Opening {model} ...", stderr=True)
     from transformers.utils import logging
 
-    from .pipeline import EHDDistiller
+    from .explain.explainer import EHDDistiller
 
     logging.disable_progress_bar()  # loading takes a blink
     if config.is_file() and "mtpp_config" not in json_module.loads(config.read_text(encoding="utf-8")):
@@ -217,8 +217,8 @@ def _open_both(
     time_format: str | None,
 ) -> tuple[EHDDistiller, EventSequences]:
     """The explainer and the events, these as the explainer knows them."""
-    from .fitting import reading_of
-    from .reading import column_names, read_events
+    from .data.reading import column_names, read_events
+    from .training.recipe import reading_of
 
     column_names(events)  # a file that cannot be read is refused before a model is opened
     explainer = _open_model(model)
@@ -286,7 +286,7 @@ def demo(
         raise ValueError(f"models that have example events are {', '.join(examples)}; got {model!r}.")
     _check_place(out)
     explainer = _open_model(model)
-    from .pipeline import load_example
+    from .explain.explainer import load_example
 
     events = load_example(model)
     answer: Any = explainer.explain(events)
@@ -339,8 +339,16 @@ def train(
     if minutes is not None and not 0 < minutes < math.inf:
         raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
     _check_place(out)
-    from .planning import Costs, Plan, describe_plan, estimate_seconds, fit_to_budget, inspect_events, make_plan
-    from .reading import read_events
+    from .data.reading import read_events
+    from .training.planning import (
+        Costs,
+        Plan,
+        describe_plan,
+        estimate_seconds,
+        fit_to_budget,
+        inspect_events,
+        make_plan,
+    )
 
     _say(f"Reading {events} ...", stderr=True)
     read = read_events(
@@ -354,7 +362,7 @@ def train(
     )
     findings = inspect_events(read.events)
     plan, splits = make_plan(read.events, history=history, future=future, seed=seed)
-    from . import fitting
+    from .training import recipe as fitting
 
     asked = {"reading": read.reading.to_dict(), "history": history, "future": future, "minutes": minutes, "seed": seed}
     request = fitting.request_of(read.events, **asked)
@@ -406,7 +414,7 @@ def _agreed() -> bool:
 
 
 def _show_verdict(out: Path, events: Path, run: Any, rows: list[dict[str, Any]], json: bool, how: str) -> int:
-    from .fitting import judge
+    from .training.recipe import judge
 
     verdict = judge(rows)
     if json:
@@ -482,7 +490,7 @@ def explain(
         ehd-hf explain model/ events.csv --all --out explanations.parquet
         ehd-hf explain model/ events.parquet --all --windows --out answers/
     """
-    from .explanation import EXPLANATION_FILES
+    from .explain.explanation import EXPLANATION_FILES
 
     if sequence is not None and all_sequences:
         raise ValueError("--sequence asks about one sequence, --all about every one; got both. Leave one out.")
@@ -523,7 +531,7 @@ def _history(explainer: EHDDistiller, asked: int | None) -> int | None:
 
 def _position(events: EventSequences, name: str | None) -> int:
     """Which sequence is asked for."""
-    from .events import nearest
+    from .data.sequences import nearest
 
     names = [str(known) for known in events.seq_ids]
     if name is None and len(names) == 1:
@@ -556,7 +564,7 @@ def _explain_all(
     explainer: EHDDistiller, events: EventSequences, question: dict[str, Any], out: Path | None, json: bool
 ) -> int:
     """Every sequence that is long enough, some at a time, written or printed as they come."""
-    from .explanation import write_explanations
+    from .explain.explanation import write_explanations
 
     num_future = question["future"] or explainer.future or 1
     enough = (events.lengths > num_future).nonzero()[0]
@@ -620,9 +628,9 @@ def _explain_to_folder(
     json: bool,
 ) -> int:
     """The events are read and answered piece by piece, all in the way the first piece was understood."""
-    from .fitting import reading_of
-    from .reading import read_events
-    from .streaming import WINDOW_COLUMNS, explain_to_parquet, read_tables
+    from .data.reading import read_events
+    from .explain.many import WINDOW_COLUMNS, explain_to_parquet, read_tables
+    from .training.recipe import reading_of
 
     head: Any = next(read_tables(events), None)
     if head is None:
@@ -687,7 +695,7 @@ def evaluate(
         ehd-hf evaluate model/ events.csv
     """
     explainer, sequences = _open_both(model, events, threads, time, mark, sequence_column, time_format)
-    from . import fitting
+    from .training import recipe as fitting
 
     parts = fitting.unseen_part(Path(model), sequences)
     if parts is not None:
@@ -757,8 +765,8 @@ def inspect(
     \b
         ehd-hf data inspect events.csv --time ts --mark type --sequence user
     """
-    from .planning import describe_events, inspect_events, make_plan
-    from .reading import read_events
+    from .data.reading import read_events
+    from .training.planning import describe_events, inspect_events, make_plan
 
     read = read_events(events, time=time, mark=mark, sequence=sequence, time_format=time_format, max_marks=max_marks)
     findings, problem = inspect_events(read.events), None
@@ -805,8 +813,8 @@ def example(
     if out.exists():
         raise ValueError(f"{out} exists and is left as it is. Choose another name.")
     _check_place(out)
+    from .data.synthetic import example_log
     from .files import replaced_when_done
-    from .synthetic import example_log
 
     frame = example_log(sequences, seed)
     with replaced_when_done(out) as partial:
@@ -846,7 +854,7 @@ def report(
         raise ValueError(f"a report is one HTML file; {out} is a folder. Pass --out {out / 'report.html'}.")
     _check_place(out)
     explainer, sequences = _open_both(model, events, threads, time, mark, sequence_column, time_format)
-    from .fitting import unseen_part
+    from .training.recipe import unseen_part
 
     test, fitted = unseen_part(Path(model), sequences) or (None, None)
     written = _write_report(
@@ -865,7 +873,7 @@ def report(
 
 
 def _write_report(explainer: EHDDistiller, events: Any, out: Path, **question: Any) -> Path:
-    from .html_report import write_report
+    from .present.report import write_report
 
     return write_report(explainer, events, out, **question)
 

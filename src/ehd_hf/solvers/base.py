@@ -18,7 +18,7 @@ from typing import Any, ClassVar, get_args
 import torch
 from torch import Tensor
 
-from ..perplexity import Conditioning, MTPPModel, log_perplexity_of_masks
+from ..models.perplexity import Conditioning, MTPPModel, log_perplexity_of_masks
 
 # Slack of the targets (SPEC 6), so that a target taken from a mask is met by that mask, in whatever batch.
 _TOLERANCE = 1e-6

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..perplexity import keep_gradient
+from ..models.perplexity import keep_gradient
 from .base import Objective, RankingSolver, ranks_of
 
 # Unless told otherwise: so many rounds, but none for fewer events than these.

@@ -1,0 +1,1 @@
+"""Tables, sequences, windows: what a user has. Knows no model."""

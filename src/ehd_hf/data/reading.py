@@ -1,0 +1,688 @@
+"""A person's table of events, as it comes: which column is which, what its times mean, which marks to tell apart.
+
+`read_events` finds out and says what it found. The answer, a `Reading`, is kept beside a model that was trained on the
+events, so that later tables are read in the same way. `load_events` behind it stays strict; here the guessing ends.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import reduce
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from .sequences import (
+    FILE_TYPES,
+    TIME_UNITS,
+    EventSequences,
+    load_events,
+    nearest,
+    read_table,
+    reason_of,
+    unit_in_nanoseconds,
+)
+
+# More kinds of events than this are not told apart: the rarest, and all that happen less than so often, become OTHER.
+MAX_MARKS, SELDOM = 100, 20
+OTHER = "other"
+# Where more events than this share their time with the one before, times are spread within their resolution.
+TIED_SHARE = 0.01
+# More rows than this without a time, a mark or a sequence: the columns are probably not the right ones.
+MISSING_SHARE = 0.05
+
+# What people call their columns; taken, in this order, where none is named.
+COLUMN_NAMES: dict[str, tuple[str, ...]] = {
+    "time": ("time", "times", "timestamp", "ts", "datetime", "date", "when", "event_time", "created_at"),
+    "mark": ("mark", "marks", "type", "event_type", "event", "kind", "action", "activity", "event_name", "category"),
+    "sequence": ("seq_id", "sequence", "sequence_id", "user", "user_id", "case", "case_id", "session", "session_id")
+    + ("patient", "patient_id", "machine", "machine_id", "device", "device_id", "customer", "customer_id", "host"),
+}
+NUMBER, ISO = "number", "iso"
+EPOCHS = ("s", "ms", "us", "ns")  # numbers that count from 1970
+_FIRST_YEAR, _LAST_YEAR = 946_684_800, 4_102_444_800  # 2000 and 2100, in seconds since 1970
+_DATES: tuple[str, ...] = (
+    "%d.%m.%Y",
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%Y/%m/%d",
+    "%d-%m-%Y",
+    "%m-%d-%Y",
+    "%d %b %Y",
+    "%d %B %Y",
+    "%b %d, %Y",
+)
+_DATES += ("%B %d, %Y", "%d-%b-%Y", "%d/%b/%Y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%a, %d %b %Y", "%Y%m%d")
+_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", " %H:%M:%S %z", ":%H:%M:%S %z")
+_SHORTENED = _CLOCKS[3::-1]  # one clock, as programs write it that leave out what is 0
+EITHER = "|"  # between patterns of which each time fits one
+_SAMPLE = 1000  # distinct times on which formats are tried
+_NO_TEXT = "is not text in UTF-8. If it is a table, save it with that encoding."
+_IN_UTC = "Times name their zone; they are shown in UTC."
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a table becomes event sequences.
+
+    Args:
+        time, mark, sequence: names of the columns; `sequence` None: all rows are one sequence.
+        time_format: "iso" (timestamps), "number", "s", "ms", "us", "ns" (since 1970), or a pattern as of strptime;
+            several with | between them, if some times are written shorter than others.
+        time_unit: what timestamps are converted to, or a name for the unit of numbers.
+        marks: names of the kinds of events.
+        merges: whether marks of other names become the one called "other".
+        resolution: in `time_unit`, what times were rounded to, if they are spread within it.
+    """
+
+    time: str | None = None
+    mark: str | None = None
+    sequence: str | None = None
+    time_format: str | None = None
+    time_unit: str | None = None
+    marks: tuple[str, ...] = ()
+    merges: bool = False
+    resolution: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"marks": list(self.marks)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Reading:
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise ValueError(f"A reading has the fields {', '.join(sorted(known))}; got unknown {', '.join(unknown)}.")
+        return cls(**{**values, "marks": tuple(values.get("marks", ()))})
+
+
+class Read(NamedTuple):
+    """Events, how they were read, and what a person should know about it."""
+
+    events: EventSequences
+    reading: Reading
+    notes: list[str]
+
+
+def read_events(
+    source: Any,
+    *,
+    time: str | None = None,
+    mark: str | None = None,
+    sequence: str | None = None,
+    time_format: str | None = None,
+    time_unit: str | None = None,
+    max_marks: int = MAX_MARKS,
+    reading: Reading | None = None,
+) -> Read:
+    """Event sequences from a table as people have them, in order of time.
+
+    Args:
+        source: a .csv, .tsv, .jsonl, .json or .parquet file with one row per event (or per sequence, lists in its
+            cells), or any other table `load_events` takes.
+        time, mark, sequence: names of the columns; where one is not given, the first of `COLUMN_NAMES` that is there.
+        time_format: see `Reading`; found out if not given.
+        time_unit: unit to convert timestamps to, or the name of the numbers' unit; by default the one in which the
+            median interval is nearest to 1.
+        max_marks: how many kinds of events to tell apart at most.
+        reading: how earlier events were read; what it says of marks, unit and resolution is kept.
+    """
+    kept = reading or Reading()
+    if max_marks < 2:
+        raise ValueError(f"max_marks must be at least 2; got {max_marks}. The default is {MAX_MARKS}.")
+    names = _find_columns(source, {"time": time, "mark": mark, "sequence": sequence}, kept)
+    table = _read(source, names)
+    table, notes = _without_missing(table, names)
+    # Of what was found before only that counts which cannot be found again: an ambiguous pattern, a plain number.
+    remembered = kept.time_format if "%" in (kept.time_format or "") or kept.time_format == NUMBER else None
+    try:
+        moments, found_format, said = _understand(table["time"], time_format or remembered, names["time"])
+    except ValueError:
+        if time_format is not None or remembered is None:
+            raise
+        moments, found_format, said = _understand(table["time"], None, names["time"])  # written otherwise this time
+    notes += said
+    if kept.marks:
+        codes, marks, merges, said = _known_marks(table["mark"], kept.marks, kept.merges)
+    else:
+        codes, marks, merges, said = _choose_marks(table["mark"], max_marks, names["mark"])
+    notes += said
+    columns: dict[str, Any] = {"times": moments, "marks": codes}
+    seq_names: list[Any] = []
+    if "sequence" in table.column_names:
+        encoded = _encoded(table["sequence"])
+        columns["seq_id"], seq_names = encoded.indices, encoded.dictionary.to_pylist()
+    unit = time_unit or kept.time_unit
+    is_clock = pa.types.is_timestamp(moments.type)
+    if is_clock and reading is not None and reading.marks and unit is None:
+        raise ValueError(
+            f"this model was trained on numbers without a unit; column {names['time']!r} holds timestamps. Give times "
+            "as numbers in the unit it was trained on."
+        )
+    first_unit = "ns" if is_clock and unit is None else unit
+    events = load_events(columns, id2label=dict(enumerate(marks)), time_unit=first_unit, sort=True)
+    if seq_names:
+        events = replace(events, seq_ids=tuple(seq_names[code] for code in events.seq_ids))
+    if is_clock and unit is None:
+        events = _in_natural_unit(events)
+    resolution = kept.resolution
+    if not kept.marks:
+        resolution, said = _tied_resolution(events, moments)
+        notes += said
+    if resolution is not None:
+        events = spread_ties(events, resolution)
+    found = Reading(
+        **{role: names.get(role) for role in COLUMN_NAMES},
+        time_format=found_format,
+        time_unit=events.time_unit,
+        marks=tuple(marks),
+        merges=merges,
+        resolution=resolution,
+    )
+    return Read(events, found, notes)
+
+
+# --- columns
+
+
+def column_names(source: Any) -> list[str]:
+    """Names of the columns of a table, without reading all of a file."""
+    if not isinstance(source, str | Path):
+        return list(read_table(source).column_names)
+    path = _checked_path(source)
+    if path.suffix == ".parquet":
+        try:
+            return list(pa.parquet.read_schema(path).names)
+        except (pa.ArrowException, OSError, UnicodeError) as error:
+            said = reason_of(error)
+            raise ValueError(f"{path} cannot be read as Parquet: {said}. Was it written completely?") from error
+    if path.suffix in (".csv", ".tsv"):
+        return _header(path)[0]
+    return list(read_table(path).column_names)
+
+
+def _checked_path(source: str | Path) -> Path:
+    path = Path(source)
+    types = ", ".join((*FILE_TYPES, ".tsv"))
+    if path.is_dir():
+        inside = sorted(file.name for file in path.iterdir() if file.suffix in (*FILE_TYPES, ".tsv"))
+        hint = f"Pass one of its files: {', '.join(inside[:5])}." if inside else "It holds no table."
+        raise ValueError(f"events come from one file ({types}); {path} is a folder. {hint}")
+    if not path.is_file():
+        beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise FileNotFoundError(f"there is no file {path}.{nearest(path.name, beside)} Check the path.")
+    if path.suffix not in (*FILE_TYPES, ".tsv"):
+        raise ValueError(f"a file of events is one of {types}; got {path.name!r}. Convert or rename it.")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty: it holds no events. Check how it was written.")
+    if path.suffix != ".parquet":
+        _check_text(path)
+    return path
+
+
+def _check_text(path: Path) -> None:
+    """Refuse what is no text at its very beginning: packed, binary, or in another encoding."""
+    with open(path, "rb") as file:
+        start = file.read(1 << 16)
+    if start.startswith((b"\x1f\x8b", b"PK\x03\x04")):
+        raise ValueError(f"{path} is compressed, and a {path.suffix} file is text. Unpack it first.")
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+        is_text = b"\0" not in start
+    except UnicodeDecodeError:
+        is_text = False
+    if not is_text:
+        raise ValueError(f"{path} {_NO_TEXT}")
+
+
+def _header(path: Path) -> tuple[list[str], str]:
+    """Names in the first line of a CSV file, and what stands between them."""
+    with open(path, "rb") as file:
+        line = file.readline(1_000_000).decode("utf-8-sig", errors="replace").rstrip("\r\n")
+    delimiter = max(",;\t|", key=line.count)
+    options = {"parse_options": pa.csv.ParseOptions(delimiter=delimiter)}
+    try:
+        names = list(pa.csv.read_csv(pa.BufferReader(line.encode() + b"\n"), **options).column_names)
+    except pa.ArrowException as error:
+        raise ValueError(f"the first line of {path} must name its columns; got {line[:80]!r} ({error}).") from error
+    return names, delimiter
+
+
+def _find_columns(source: Any, asked: Mapping[str, str | None], kept: Reading) -> dict[str, str]:
+    """The column of each role; no sequence column is an answer too."""
+    names = column_names(source)
+    listed = f"the columns are {', '.join(names)}."
+    if any(map(_is_value, names)):
+        listed += " Does the file lack a line of column names?"
+    for role, name in asked.items():
+        if name is not None and name not in names:
+            near = nearest(name, names)
+            raise ValueError(f"there is no {role} column {name!r}; {listed}{near} Name one with --{role}.")
+    lower = {column.lower().strip(): column for column in reversed(names)}
+    found = {role: name for role, name in asked.items() if name is not None}
+    for role, known in COLUMN_NAMES.items():
+        candidates = [getattr(kept, role), *(lower.get(guess) for guess in known)]
+        free = [name for name in candidates if name in names and name not in found.values()]
+        if role not in found and free:
+            found[role] = free[0]
+    if "time" not in found and len(moments := _columns_of_moments(source)) == 1:
+        found["time"] = moments[0]
+    if missing := [role for role in ("time", "mark") if role not in found]:
+        which = " and which ".join({"time": "when it happened", "mark": "what happened"}[role] for role in missing)
+        flags = " and ".join(f"--{role} COLUMN" for role in missing)
+        raise ValueError(
+            f"which column says {which}? T{listed[1:]} Name {'it' if missing[1:] == [] else 'them'} with {flags}."
+        )
+    for role, name in found.items():
+        if names.count(name) > 1:
+            raise ValueError(f"the {role} column must be one; {names.count(name)} are called {name!r}. Rename them.")
+    return {role: found[role] for role in COLUMN_NAMES if role in found}
+
+
+def _columns_of_moments(source: Any) -> list[str]:
+    """The columns whose first values are points in time beyond doubt."""
+    if _is_csv(source):
+        delimiter = _header(Path(source))[1]
+        options = pa.csv.ParseOptions(delimiter=delimiter, invalid_row_handler=lambda row: "skip")
+        with open(source, "rb") as file:
+            head = file.read(1_000_000)
+        whole_lines = head if len(head) < 1_000_000 else head[: head.rfind(b"\n") + 1]
+        try:
+            whole_lines.decode("utf-8")
+            table = pa.csv.read_csv(pa.BufferReader(whole_lines), parse_options=options)
+        except (pa.ArrowException, UnicodeError) as error:
+            raise ValueError(f"{source} cannot be read as a table: {reason_of(error)}. Correct that row.") from error
+    else:
+        table = read_table(source)
+    found = []
+    for position, name in enumerate(table.column_names):
+        try:
+            sample = table.column(position).slice(0, 200).drop_null()
+            if len(sample) and _understand(sample, None, name)[1] != NUMBER:
+                found.append(name)
+        except ValueError:
+            continue
+    return found
+
+
+def _is_value(name: str) -> bool:
+    return any(letter.isdigit() for letter in name) and not any(letter.isalpha() for letter in name)
+
+
+def _read(source: Any, names: Mapping[str, str]) -> pa.Table:
+    """The columns that play a role, called by it; one row per event."""
+    table = _read_csv(Path(source), names) if _is_csv(source) else None
+    if table is None:
+        whole = read_table(source)
+        table = whole.select([names[role] for role in names])
+    table = table.rename_columns(list(names))
+    if any(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in table.schema.types):
+        raise ValueError(f"{source} {_NO_TEXT}")
+    for role, name in names.items():
+        if pa.types.is_struct(table.schema.field(role).type) or pa.types.is_map(table.schema.field(role).type):
+            raise ValueError(f"the {role} column {name!r} must hold single values or lists; got objects. Flatten it.")
+    if "sequence" in names and pa.types.is_nested(table.schema.field("sequence").type):
+        raise ValueError(
+            f"sequence ids must be single values; {names['sequence']!r} holds lists. Name another column."
+        )
+    lists = [role for role in ("time", "mark") if pa.types.is_nested(table.schema.field(role).type)]
+    if not lists:
+        return table
+    if len(lists) == 1:
+        raise ValueError(f"times and marks must both be lists or both be single; only the {lists[0]}s are lists.")
+    times, marks = (table[role].combine_chunks() for role in ("time", "mark"))
+    for role, lists_of_role in (("time", times), ("mark", marks)):
+        if pa.types.is_nested(lists_of_role.type.value_type):
+            raise ValueError(
+                f"the lists of {names[role]!r} must hold single values; got lists of lists. Flatten them."
+            )
+    counts, mark_counts = (pc.fill_null(pc.list_value_length(values), 0).to_numpy() for values in (times, marks))
+    if (counts != mark_counts).any():
+        row = int(np.argmax(counts != mark_counts))
+        raise ValueError(f"row {row} has {counts[row]} times and {mark_counts[row]} marks. They must be equally many.")
+    owners = pa.array(np.repeat(np.arange(len(counts)), counts))
+    ids = table["sequence"].take(owners) if "sequence" in names else owners
+    if counts.sum() == 0:
+        raise ValueError(f"the lists of {names['time']!r} hold no events; expected at least one. Check the source.")
+    return pa.table({"time": times.flatten(), "mark": marks.flatten(), "sequence": ids})
+
+
+def _is_csv(source: Any) -> bool:
+    return isinstance(source, str | Path) and Path(source).suffix in (".csv", ".tsv")
+
+
+def _read_csv(path: Path, names: Mapping[str, str]) -> pa.Table:
+    """Only the columns wanted; ids and marks as text, whatever their first rows look like."""
+    text = pa.dictionary(pa.int32(), pa.string())
+    types: dict[str, pa.DataType] = {names[role]: text for role in ("mark", "sequence") if role in names}
+    delimiter = _header(path)[1]
+
+    def read(types: dict[str, pa.DataType], newlines: bool) -> pa.Table:
+        return pa.csv.read_csv(
+            path,
+            parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=newlines),
+            convert_options=pa.csv.ConvertOptions(
+                column_types=types, include_columns=list(dict.fromkeys(names.values())), strings_can_be_null=True
+            ),
+        )
+
+    attempts = ((types, False), ({**types, names["time"]: pa.string()}, False))
+    reason: Exception | None = None
+    for attempt in (*attempts, (attempts[1][0], True)):
+        try:
+            table = read(*attempt)
+            break
+        except pa.ArrowInvalid as error:
+            if "UTF8" in str(error):
+                raise ValueError(f"{path} {_NO_TEXT}") from error
+            reason = reason or error
+    else:
+        raise ValueError(f"{path} cannot be read as a table: {str(reason).strip().rstrip('.')}. Correct that row.")
+    if table.num_rows == 0:
+        raise ValueError(f"{path} has column names but no events. Check how it was written.")
+    return table.select([names[role] for role in names])
+
+
+def _encoded(values: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:
+    """Distinct values and their codes."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.unify_dictionaries() if pa.types.is_dictionary(values.type) else values
+        values = values.combine_chunks()
+        if isinstance(values, pa.ChunkedArray):  # of no chunks, or of too many bytes for one
+            values = pa.concat_arrays(values.chunks)
+    return values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+
+
+def _without_missing(table: pa.Table, names: Mapping[str, str]) -> tuple[pa.Table, list[str]]:
+    """The rows in which nothing is missing; marks and ids without blanks around them."""
+    missing: dict[str, np.ndarray] = {}
+    for role in names:
+        values = table[role]
+        kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+        if role != "time" and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            encoded = _encoded(values)
+            trimmed = pc.utf8_trim_whitespace(encoded.dictionary)
+            trimmed = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, trimmed.type), trimmed)
+            values = trimmed.take(encoded.indices)
+            table = table.set_column(table.column_names.index(role), role, values)
+        missing[role] = pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False)
+    anywhere = np.logical_or.reduce(list(missing.values()))
+    count, total = int(anywhere.sum()), table.num_rows
+    if count == 0:
+        return table, []
+    worst = max(missing, key=lambda role: missing[role].sum())
+    if count > MISSING_SHARE * total:
+        raise ValueError(
+            f"{count:,} of {total:,} rows lack a value, most in the {worst} column {names[worst]!r}; up to "
+            f"{MISSING_SHARE:.0%} are left out by themselves. Check that --{worst} is right, or clean the file."
+        )
+    said = f"{count:,} of {total:,} rows lack a {' or a '.join(r for r in missing if missing[r].any())}: left out."
+    return table.filter(pa.array(~anywhere)), [said]
+
+
+# --- times
+
+
+def _understand(values: pa.ChunkedArray, wanted: str | None, column: str) -> tuple[pa.Array, str, list[str]]:
+    """Times as timestamps or float64, the format found, and what to say about it."""
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    array = pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
+    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    kind = array.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        zone = getattr(kind, "tz", None)
+        try:
+            return array.cast(pa.timestamp("ns", zone)), ISO, [_IN_UTC] if zone else []
+        except pa.ArrowInvalid as error:
+            ends = " to ".join(str(end.as_py())[:10] for end in pc.min_max(array).values())
+            raise ValueError(
+                f"times must lie between the years 1678 and 2261; column {column!r} has {ends}. Correct those, or "
+                "leave their rows out."
+            ) from error
+    if pa.types.is_time(kind):
+        raise ValueError(f"times need a date; column {column!r} holds times of day such as {array[0]}. Add the date.")
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return _understand_numbers(array, wanted, column)
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise ValueError(f"times are numbers, timestamps or text; column {column!r} holds {kind}. Convert it.")
+    return _understand_text(array, wanted, column)
+
+
+def _understand_numbers(array: pa.Array, wanted: str | None, column: str) -> tuple[pa.Array, str, list[str]]:
+    numbers = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    said: list[str] = []
+    if wanted is None:
+        lowest, highest = float(numbers.min()), float(numbers.max())
+        for power, unit in enumerate(EPOCHS):
+            if _FIRST_YEAR * 1000**power <= lowest and highest <= _LAST_YEAR * 1000**power:
+                wanted = unit
+                said = [f"Times count {unit} since 1970; --time-format number would take them as plain numbers."]
+        if wanted is None and pa.types.is_integer(array.type) and 19_000_101 <= lowest and highest <= 21_001_231:
+            if not _parsed(array.cast(pa.string()), "%Y%m%d").isna().any():
+                wanted, said = "%Y%m%d", ["Times are dates written as 20260331."]
+    if wanted in EPOCHS:
+        factor = TIME_UNITS[wanted]
+        if pa.types.is_integer(array.type):
+            nanoseconds = array.cast(pa.int64()).to_numpy(zero_copy_only=False) * factor
+        else:
+            nanoseconds = np.rint(numbers * (factor / 1000)).astype(np.int64) * 1000  # to the microsecond
+        return pa.array(nanoseconds.view("datetime64[ns]")), str(wanted), said
+    if wanted is not None and "%" in wanted:
+        return _understand_text(array.cast(pa.string()), wanted, column)[:2] + (said,)
+    if wanted not in (None, NUMBER):
+        raise ValueError(f"times of column {column!r} are numbers; got the format {wanted!r}. Use {NUMBER} or s, ms.")
+    return pa.array(numbers), NUMBER, said
+
+
+def _understand_text(array: pa.Array, wanted: str | None, column: str) -> tuple[pa.Array, str, list[str]]:
+    as_number = wanted != ISO and "%" not in (wanted or "")
+    if as_number and pc.all(pc.match_substring_regex(array, r"^[+-]?\d{1,18}(,\d+)?$")).as_py():
+        kind = pa.float64() if pc.any(pc.match_substring(array, ",")).as_py() else pa.int64()
+        return _understand_numbers(pc.replace_substring(array, ",", ".").cast(kind), wanted, column)
+    if as_number and wanted is not None:
+        raise ValueError(
+            f"times of column {column!r} are text such as {array[0].as_py()!r}; got the format {wanted!r}. Write a "
+            "pattern such as '%d.%m.%Y %H:%M'."
+        )
+    said: list[str] = []
+    if wanted is None:
+        wanted = _find_format(array, column)
+        said = [] if wanted == ISO else [f"Times are written as {wanted.replace(EITHER, ' or ')}."]
+        said += ["What the shorter ones leave out is taken as 0."] if EITHER in wanted else []
+    parsed = _parsed(array, wanted)
+    if parsed.isna().any():
+        bad = array[int(np.argmax(parsed.isna()))].as_py()
+        ways = wanted.replace(EITHER, " or ")
+        raise ValueError(f"times of column {column!r} must read as {ways}; got {bad!r}. Correct it or the format.")
+    if wanted == ISO:
+        zoned = pc.match_substring_regex(array, r"\d:\d\d.*(Z|[+-]\d\d:?\d*)$").to_numpy(zero_copy_only=False)
+        if zoned.any():
+            said = [_IN_UTC]
+        if zoned.any() and not zoned.all():
+            said += [f"{int((~zoned).sum()):,} of {len(zoned):,} times name no zone and are taken as UTC."]
+    return pa.array(parsed.dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")), wanted, said
+
+
+def _parsed(array: pa.Array, time_format: str) -> pd.Series:
+    """Moments in UTC; NaT where a text does not fit."""
+    styles = ["ISO8601"] if time_format == ISO else time_format.split(EITHER)
+    texts = array.to_pandas()
+    try:
+        ways = (pd.to_datetime(texts, format=style, utc=True, errors="coerce") for style in styles)
+        return reduce(pd.Series.fillna, ways)
+    except (ValueError, pd.errors.OutOfBoundsDatetime) as error:
+        raise ValueError(f"{time_format!r} is not a pattern for times ({error}). See strptime.") from error
+
+
+def _find_format(array: pa.Array, column: str) -> str:
+    """The one pattern that fits all of these texts, or one date with clocks that differ in what they leave out."""
+    sample = pc.unique(array)[:_SAMPLE]
+    counts = {ISO: int(_parsed(sample, ISO).notna().sum())}
+    if counts[ISO] == len(sample):
+        return ISO
+    for pattern in map("".join, product(_DATES, _CLOCKS)):
+        counts[pattern] = int(_parsed(sample, pattern).notna().sum())
+    fits = [pattern for pattern, count in counts.items() if count == len(sample)]
+    if not fits:
+        ways = (EITHER.join(date + clock for clock in _SHORTENED if counts[date + clock]) for date in _DATES)
+        fits = [pattern for pattern in ways if EITHER in pattern and _parsed(sample, pattern).notna().all()]
+    if len(fits) == 1:
+        return fits[0]
+    if fits:
+        first, second = fits[:2]
+        text = array[0].as_py()
+        moments = [f"{_parsed(array[:1], pattern).iloc[0]:%d %B %Y}" for pattern in (first, second)]
+        raise ValueError(
+            f"{text!r} in column {column!r} may be {moments[0]} or {moments[1]}. Say which: --time-format {first!r} "
+            f"or {second!r}."
+        )
+    best = max(counts, key=lambda pattern: counts[pattern])
+    unread = _parsed(sample, best).isna().to_numpy()
+    example = sample[int(np.argmax(unread))].as_py()
+    if counts[best] == 0:
+        raise ValueError(
+            f"column {column!r} does not read as times: {example!r}. Name the column of times with --time, or say how "
+            "they are written with --time-format '%d.%m.%Y %H:%M'."
+        )
+    fitting = sample[int(np.argmin(unread))].as_py()
+    raise ValueError(
+        f"times must be written in one way; column {column!r} has {fitting!r} ({best}) and {example!r}. Correct "
+        "those that differ."
+    )
+
+
+def natural_unit(seconds: float) -> str:
+    """The unit of time in which a duration is nearest to 1."""
+    return min(("ms", "s", "min", "h", "D"), key=lambda unit: abs(math.log(seconds * 1e9 / TIME_UNITS[unit])))
+
+
+def _in_natural_unit(events: EventSequences) -> EventSequences:
+    """Events in ns in the unit of their median interval; to the last bit as if they had been loaded in it."""
+    intervals = events.intervals()
+    positive = intervals[intervals > 0]
+    unit = natural_unit(float(np.median(positive)) / 1e9) if len(positive) else "s"
+    length = TIME_UNITS[unit]
+    return replace(events, times=events.times / length, starts=events.starts / length, time_unit=unit)
+
+
+# --- tied times
+
+
+def _tied_resolution(events: EventSequences, moments: pa.Array) -> tuple[float | None, list[str]]:
+    """What the times were rounded to, in the events' unit, if that makes many of them equal."""
+    repeated = events.intervals() == 0
+    repeated[events.offsets[:-1]] = False
+    tied = int(repeated.sum())
+    if tied <= TIED_SHARE * max(1, events.num_events - len(events)):
+        return None, []
+    share = f"{tied / events.num_events:.0%} of the events have the very time of the one before"
+    if pa.types.is_timestamp(moments.type):
+        nanoseconds = moments.cast(pa.timestamp("ns")).view(pa.int64()).to_numpy(zero_copy_only=False)
+        names = {"D": "day", "h": "hour", "min": "minute", "s": "second", "ms": "millisecond"}
+        unit = next((unit for unit in names if (nanoseconds % TIME_UNITS[unit] == 0).all()), None)
+        if unit is not None:
+            said = (
+                f"{share}: times are rounded to the {names[unit]}. A model sees them spread over it, in their order."
+            )
+            return TIME_UNITS[unit] / unit_in_nanoseconds(events.time_unit or "s"), [said]
+    elif (events.times == np.floor(events.times)).all():
+        return 1.0, [f"{share}: times are whole numbers. The model sees them spread over the unit, in their order."]
+    return None, [f"{share}, and it is not rounding: the likelihood of such events means little."]
+
+
+def spread_ties(events: EventSequences, resolution: float) -> EventSequences:
+    """Times moved to a random place within their resolution, the order of the events kept; `shown_times` undoes it.
+
+    The place follows from a sequence's name and an event's number in it: it stays when other events are added.
+    """
+    names = np.array([zlib.crc32(str(name).encode()) for name in events.seq_ids], dtype=np.uint64)
+    number = np.arange(events.num_events) - np.repeat(events.offsets[:-1], events.lengths)
+    mixed = (np.repeat(names, events.lengths) << np.uint64(32)) + number.astype(np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    draws = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) / 2**53
+    new = np.append(True, events.times[1:] != events.times[:-1])
+    new[events.offsets[:-1]] = True
+    draws = draws[np.lexsort((draws, np.cumsum(new)))]  # rising among events of one time
+    # Not quite to the ends, so that rounding cannot carry a time over.
+    return replace(events, times=events.times + resolution * (0.001 + 0.998 * draws), resolution=resolution)
+
+
+# --- marks
+
+
+def _label(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _choose_marks(
+    values: pa.ChunkedArray, max_marks: int, column: str
+) -> tuple[np.ndarray, Sequence[str], bool, list[str]]:
+    """Codes (N,) of the marks, their names, whether some became "other", and what to say about it."""
+    encoded = _encoded(values)
+    labels = [_label(value) for value in encoded.dictionary.to_pylist()]
+    counts = np.bincount(encoded.indices.to_numpy(), minlength=len(labels))
+    if len(labels) <= max_marks:
+        marks = sorted(labels, key=_natural)
+        position = {label: code for code, label in enumerate(marks)}
+        return np.array([position[label] for label in labels])[encoded.indices.to_numpy()], marks, False, []
+    frequent = np.argsort(-counts, kind="stable")[: max_marks - 1]
+    kept = [labels[code] for code in frequent if counts[code] >= SELDOM]
+    marks = [*sorted(set(kept) - {OTHER}, key=_natural), OTHER]
+    position = {label: code for code, label in enumerate(marks)}
+    codes = np.array([position.get(label, position[OTHER]) for label in labels])
+    merged = int(counts[codes == position[OTHER]].sum())
+    if merged > 0.5 * counts.sum():
+        raise ValueError(
+            f"column {column!r} has {len(labels):,} different values in {counts.sum():,} events, and the "
+            f"{len(kept)} most frequent cover less than half of them. A mark says what kind of event it was: name "
+            "another column with --mark, or raise --max-marks."
+        )
+    said = (
+        f"{len(labels):,} kinds of events, of which at most {max_marks} (--max-marks) are told apart: the rarest "
+        f"{len(labels) - len(marks) + 1:,} ({merged / counts.sum():.1%} of the events) become {OTHER!r}."
+    )
+    return codes[encoded.indices.to_numpy()], marks, True, [said]
+
+
+def _known_marks(
+    values: pa.ChunkedArray, marks: Sequence[str], merges: bool
+) -> tuple[np.ndarray, Sequence[str], bool, list[str]]:
+    """The same where the names are given."""
+    encoded = _encoded(values)
+    labels = [_label(value) for value in encoded.dictionary.to_pylist()]
+    counts = np.bincount(encoded.indices.to_numpy(), minlength=len(labels))
+    position = {label: code for code, label in enumerate(marks)}
+    unknown = [label for label in labels if label not in position]
+    if unknown and all(label.isdecimal() and int(label) < len(marks) for label in labels):
+        return np.array([int(label) for label in labels])[encoded.indices.to_numpy()], marks, merges, []
+    said = []
+    if unknown and not merges:
+        shown = ", ".join(repr(label) for label in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+        known = ", ".join(map(repr, marks[:12])) + (", ..." if len(marks) > 12 else "")
+        raise ValueError(
+            f"the model does not know {len(unknown)} of these marks: {shown}.{nearest(unknown[0], marks)} It knows "
+            f"{known}. Leave such events out, or train on a file that has them."
+        )
+    if unknown:
+        share = sum(counts[code] for code, label in enumerate(labels) if label not in position) / counts.sum()
+        said = [f"{len(unknown):,} kinds of events are {OTHER!r} to the model ({share:.1%} of the events)."]
+    codes = np.array([position.get(label, position.get(OTHER, -1)) for label in labels])
+    return codes[encoded.indices.to_numpy()], marks, merges, said
+
+
+def _natural(label: str) -> tuple[bool, int, str]:
+    """Numbers in their order, before names."""
+    return (False, int(label), label) if label.isdecimal() else (True, 0, label)

@@ -1,0 +1,349 @@
+"""Simulated events whose causes are known: Poisson, and Hawkes processes drawn by branching.
+
+A Hawkes process is a family tree laid out in time: immigrants arrive at base rates, and every event has a Poisson
+number of children at random delays. Drawn this way each event knows its parent (the ground truth of an explanation),
+and the likelihood is known exactly (the best any model can reach).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from .sequences import EventSequences
+
+KERNELS = ("exponential", "gamma")
+HORIZON = 120.0  # long enough for a few windows per sequence of each ready-made process: about 170 events
+
+
+class SimulatedEvents(NamedTuple):
+    """Events with their causes: `parents` (N,) is the parent's index within the same sequence, -1 for immigrants."""
+
+    sequences: EventSequences
+    parents: np.ndarray
+
+
+class EventLikelihood(NamedTuple):
+    """Per event (N,): `log_prob` of its time and mark given all before, and the `compensator` since the event before.
+
+    -log_prob.mean() is the NLL per event; under the true process the compensators are independent Exp(1), which is
+    the time-rescaling test.
+    """
+
+    log_prob: np.ndarray
+    compensator: np.ndarray
+
+
+def simulate_poisson(
+    rates: Sequence[float] | np.ndarray,
+    horizon: float,
+    num_sequences: int,
+    generator: np.random.Generator,
+    labels: Sequence[str] | None = None,
+) -> EventSequences:
+    """Independent homogeneous Poisson processes, one of `rates` (C,) per mark, observed on [0, horizon].
+
+    A sequence in which nothing happened is left out; `seq_ids` keep the numbering.
+    """
+    no_children = np.zeros((len(rates), len(rates)))
+    process = HawkesProcess(rates, no_children, labels=labels)
+    return process.simulate(horizon, num_sequences, generator).sequences
+
+
+@dataclass(frozen=True, eq=False)
+class HawkesProcess:
+    """Multivariate Hawkes process: intensity_c(t) = base_rates[c] + sum_j branching[m_j, c] * delay_density(t - t_j).
+
+    Args:
+        base_rates: (C,) immigrants per unit of time.
+        branching: (C, C) mean number of children; the row is the parent's mark, the column the child's.
+        kernel: density of the delay from parent to child, "exponential" or "gamma".
+        scale: of the delay, one number or (C, C) like `branching`.
+        shape: of a gamma delay, likewise; whole, for a compensator in closed form. The mean delay is shape * scale.
+        labels: C names of the marks.
+        time_unit: name of the unit of time.
+    """
+
+    base_rates: Sequence[float] | np.ndarray
+    branching: Sequence[Sequence[float]] | np.ndarray
+    kernel: str = "exponential"
+    scale: float | np.ndarray = 1.0
+    shape: int | np.ndarray = 1
+    labels: Sequence[str] | None = None
+    time_unit: str | None = None
+
+    def __post_init__(self) -> None:
+        base_rates, branching = np.array(self.base_rates, dtype=float), np.array(self.branching, dtype=float)
+        size = len(base_rates) if base_rates.ndim == 1 else 0
+        if not size or branching.shape != (size, size):
+            raise ValueError(
+                f"base_rates must be (C,) and branching (C, C), rows the parents; got {base_rates.shape} and "
+                f"{branching.shape}. Give one base rate and one row of mean children per mark."
+            )
+        for name, values in (("base_rates", base_rates), ("branching", branching)):
+            if not (np.isfinite(values).all() and (values >= 0).all()):
+                raise ValueError(f"{name} must be finite and at least 0; got {values.tolist()}. Use 0 for 'none'.")
+        if not base_rates.any():
+            raise ValueError("base_rates must have a positive entry; got only 0. Without immigrants nothing happens.")
+        if self.kernel not in KERNELS:
+            raise ValueError(f"kernel must be one of {', '.join(KERNELS)}; got {self.kernel!r}.")
+        scale = np.broadcast_to(np.asarray(self.scale, dtype=float), branching.shape)
+        shape = np.broadcast_to(np.asarray(self.shape, dtype=float), branching.shape)
+        if not (np.isfinite(scale).all() and (scale > 0).all()):
+            raise ValueError(f"scale must be positive; got {np.asarray(self.scale).tolist()}. It is a time.")
+        if not ((shape >= 1) & (shape == np.round(shape))).all():
+            raise ValueError(f"shape must be whole and at least 1; got {np.asarray(self.shape).tolist()}. Round it.")
+        if self.kernel == "exponential" and (shape != 1).any():
+            raise ValueError(
+                'an exponential kernel has shape 1; got another. Pass kernel="gamma" for delayed effects.'
+            )
+        if self.labels is not None and len(self.labels) != size:
+            raise ValueError(f"labels must name all {size} marks; got {len(self.labels)}: {list(self.labels)}.")
+        radius = np.abs(np.linalg.eigvals(branching)).max()
+        if radius >= 1:
+            raise ValueError(
+                f"branching must have spectral radius below 1; got {radius:.3f}. Each event then starts endless "
+                "descendants: lower the mean numbers of children."
+            )
+        for name, value in (("base_rates", base_rates), ("branching", branching), ("scale", scale)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "shape", shape.astype(np.int64))
+
+    @property
+    def num_marks(self) -> int:
+        return len(self.base_rates)
+
+    @property
+    def id2label(self) -> dict[int, str]:
+        return dict(enumerate(self.labels or map(str, range(self.num_marks))))
+
+    def stationary_rates(self) -> np.ndarray:
+        """(C,) events per unit of time in the long run: rates = base_rates + branching^T rates."""
+        return np.linalg.solve(np.eye(self.num_marks) - np.asarray(self.branching).T, np.asarray(self.base_rates))
+
+    def simulate(self, horizon: float, num_sequences: int, generator: np.random.Generator) -> SimulatedEvents:
+        """Draw immigrants on [0, horizon], then generation after generation of children, all sequences at once.
+
+        Starts from an empty past at 0. A sequence in which nothing happened is left out; `seq_ids` keep the numbering.
+        """
+        if not (np.isfinite(horizon) and horizon > 0 and num_sequences >= 1):
+            raise ValueError(f"horizon and num_sequences must be positive; got {horizon} and {num_sequences}.")
+        scale, shape, branching = np.asarray(self.scale), np.asarray(self.shape), np.asarray(self.branching)
+        counts = generator.poisson(np.asarray(self.base_rates) * horizon, size=(num_sequences, self.num_marks))
+        owner, marks = _repeat_cells(counts)
+        generation = (owner, generator.uniform(0, horizon, size=len(owner)), marks, np.full(len(owner), -1))
+        generations, born = [generation], 0
+        while len(generation[0]):
+            owner, times, marks, _ = generation
+            parent, child_marks = _repeat_cells(generator.poisson(branching[marks]))
+            kernel = marks[parent], child_marks
+            child_times = times[parent] + generator.gamma(shape[kernel], scale[kernel])
+            seen = child_times <= horizon
+            parent = parent[seen]
+            generation = (owner[parent], child_times[seen], child_marks[seen], born + parent)
+            born += len(owner)
+            generations.append(generation)
+        owner, times, marks, parents = (np.concatenate(columns) for columns in zip(*generations, strict=True))
+
+        order = np.lexsort((times, owner))  # stable, so at equal times a parent still precedes its child
+        position = np.empty(len(order), dtype=np.int64)
+        position[order] = np.arange(len(order))
+        seq_ids, lengths = np.unique(owner, return_counts=True)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        parents = np.where(parents[order] < 0, -1, position[parents[order]] - np.repeat(offsets[:-1], lengths))
+        sequences = EventSequences(
+            times=times[order],
+            marks=marks[order],
+            offsets=offsets,
+            seq_ids=tuple(seq_ids.tolist()),
+            id2label=self.id2label,
+            starts=np.zeros(len(seq_ids)),
+            time_unit=self.time_unit,
+        )
+        return SimulatedEvents(sequences, parents)
+
+    def excitation(self, times: np.ndarray, marks: np.ndarray) -> np.ndarray:
+        """(n, n): what event j (column) adds to the intensity of event i's mark at i's time, 0 unless j is earlier."""
+        total = np.zeros((len(times), len(times)))
+        for shape, scale, children in self.kernels():
+            acts = children.sum(axis=1)[marks] > 0  # the others, distractors above all, need no column
+            density, _ = _erlang(times[:, None] - times[None, acts], shape, scale)
+            total[:, acts] += children[marks[None, acts], marks[:, None]] * density
+        return np.tril(total, k=-1)
+
+    def compensator(self, times: np.ndarray, marks: np.ndarray, start: float, until: np.ndarray) -> np.ndarray:
+        """(M,) compensator of all marks from `start` to each of `until` (M,), given the events (n,) before it."""
+        expected = np.asarray(self.base_rates).sum() * (until - start)
+        for shape, scale, children in self.kernels():
+            acts = children.sum(axis=1)[marks] > 0
+            _, distribution = _erlang(until[:, None] - times[None, acts], shape, scale)
+            expected = expected + distribution @ children.sum(axis=1)[marks[acts]]
+        return expected
+
+    def log_likelihood(self, sequences: EventSequences) -> EventLikelihood:
+        """Exact: log intensity of the observed mark minus the compensator of all marks since the event before.
+
+        The first event counts from its sequence's start, with nothing before it (from its own time if the start is
+        unknown). Memory grows with the square of the longest sequence.
+        """
+        if sequences.num_marks != self.num_marks:
+            raise ValueError(
+                f"the sequences must have this process's {self.num_marks} marks; got {sequences.num_marks}. "
+                "Score events of the same vocabulary."
+            )
+        log_prob, increments = np.empty(sequences.num_events), np.empty(sequences.num_events)
+        starts = sequences.previous_times()[sequences.offsets[:-1]]
+        for index, (times, marks) in enumerate(sequences):
+            span = slice(int(sequences.offsets[index]), int(sequences.offsets[index + 1]))
+            intensity = np.asarray(self.base_rates)[marks] + self.excitation(times, marks).sum(axis=1)
+            increments[span] = np.diff(self.compensator(times, marks, starts[index], times), prepend=0.0)
+            with np.errstate(divide="ignore"):  # an event this process cannot produce has probability 0
+                log_prob[span] = np.log(intensity) - increments[span]
+        return EventLikelihood(log_prob, increments)
+
+    def tail_compensator(self, sequences: EventSequences, horizon: float) -> np.ndarray:
+        """(S,) compensator from the last event of each sequence to `horizon` (eq. 3's last term)."""
+        tails = []
+        for times, marks in sequences:
+            last, end = self.compensator(times, marks, 0.0, np.array([times[-1], horizon]))
+            tails.append(end - last)
+        return np.array(tails)
+
+    def parent_posterior(self, times: np.ndarray, marks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """P(event j is the parent of i | history) (n, n), and P(i is an immigrant) (n,); for each i they sum to 1."""
+        excitation, base = self.excitation(times, marks), np.asarray(self.base_rates)[marks]
+        intensity = base + excitation.sum(axis=1)
+        return excitation / intensity[:, None], base / intensity
+
+    def kernels(self) -> Iterator[tuple[int, float, np.ndarray]]:
+        """Each distinct delay with the mean children (C, C) that have it: a handful, however many pairs of marks."""
+        shape, scale, branching = np.asarray(self.shape), np.asarray(self.scale), np.asarray(self.branching)
+        for k, s in sorted(set(zip(shape[branching > 0].tolist(), scale[branching > 0].tolist(), strict=True))):
+            yield k, s, np.where((shape == k) & (scale == s), branching, 0.0)
+
+
+def _erlang(lag: np.ndarray, shape: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Density and distribution function of the gamma delay with whole `shape`; 0 before the event (lag < 0).
+
+    P(delay > x * scale) is the Poisson(x) probability of fewer than `shape` points, and the density is its last term.
+    """
+    x = np.maximum(lag, 0.0) / scale
+    term = np.exp(-x)
+    survival = term.copy()
+    for k in range(1, shape):
+        term = term * x / k
+        survival += term
+    return np.where(lag < 0, 0.0, term / scale), 1.0 - survival
+
+
+def _repeat_cells(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Row and column index of every unit counted in `counts` (R, C)."""
+    rows, columns = np.indices(counts.shape)
+    return np.repeat(rows.ravel(), counts.ravel()), np.repeat(columns.ravel(), counts.ravel())
+
+
+def delayed_hawkes() -> HawkesProcess:
+    """Two chains of cause and effect (0 -> 2 and 1 -> 3, seldom back) that act after a delay, and two distractors."""
+    return _two_chains(kernel="gamma", shape=6, scale=0.5)
+
+
+def exponential_hawkes() -> HawkesProcess:
+    """The same chains with effects strongest at once (the same scale, no delay): the kind that favours recency."""
+    return _two_chains(kernel="exponential", shape=1, scale=0.5)
+
+
+def _two_chains(kernel: str, shape: int, scale: float) -> HawkesProcess:
+    branching = np.zeros((6, 6))
+    branching[[0, 1], [2, 3]] = 1.2
+    branching[[2, 3], [0, 1]] = 0.25
+    labels = ("cause A", "cause B", "effect A", "effect B", "distractor 1", "distractor 2")
+    return HawkesProcess((0.12, 0.12, 0.02, 0.02, 0.3, 0.3), branching, kernel, scale, shape, labels)
+
+
+def incident_hawkes() -> HawkesProcess:
+    """An operations log in hours: changes cause alerts, alerts bring people. Checks and logins cause nothing."""
+    base_rates = {
+        "deploy": 0.10,
+        "config change": 0.05,
+        "alert": 0.02,
+        "page on-call": 0.005,
+        "rollback": 0.005,
+        "restart": 0.02,
+        "ticket": 0.03,
+        "health check": 0.40,
+        "user login": 0.30,
+    }
+    effects = (  # parent, child, mean children, shape and scale of the delay (mean delay = shape * scale)
+        ("deploy", "alert", 0.9, 6, 0.5),
+        ("config change", "alert", 0.6, 6, 0.5),
+        ("config change", "restart", 0.6, 4, 0.25),
+        ("alert", "page on-call", 0.8, 4, 0.1),
+        ("alert", "ticket", 0.4, 4, 0.5),
+        ("page on-call", "rollback", 0.5, 4, 0.25),
+        ("page on-call", "restart", 0.4, 4, 0.25),
+        ("rollback", "deploy", 0.6, 6, 1.0),
+        ("restart", "alert", 0.1, 4, 0.1),
+        ("ticket", "config change", 0.25, 6, 1.0),
+    )
+    index = {label: mark for mark, label in enumerate(base_rates)}
+    branching, scale = np.zeros((len(index), len(index))), np.ones((len(index), len(index)))
+    shape = np.ones((len(index), len(index)), dtype=np.int64)
+    for parent, child, children, delay_shape, delay_scale in effects:
+        edge = index[parent], index[child]
+        branching[edge], shape[edge], scale[edge] = children, delay_shape, delay_scale
+    return HawkesProcess(list(base_rates.values()), branching, "gamma", scale, shape, tuple(index), time_unit="h")
+
+
+PROCESSES: dict[str, Callable[[], HawkesProcess]] = {
+    "delayed": delayed_hawkes,
+    "exponential": exponential_hawkes,
+    "incident": incident_hawkes,
+}
+
+
+def simulated_splits(
+    process: str, num_sequences: Mapping[str, int] | None = None, horizon: float = 120.0, seed: int = 0
+) -> dict[str, EventSequences]:
+    """The events of `simulated_events` without their causes: what a model may see."""
+    drawn = simulated_events(process, num_sequences, horizon, seed)
+    return {split: events.sequences for split, events in drawn.items()}
+
+
+def simulated_events(
+    process: str, num_sequences: Mapping[str, int] | None = None, horizon: float = 120.0, seed: int = 0
+) -> dict[str, SimulatedEvents]:
+    """Splits of a ready-made process, each from its own stream of random numbers.
+
+    Args:
+        process: one of `PROCESSES`.
+        num_sequences: sequences per split; by default 1,500 / 150 / 300 of train / validation / test.
+        horizon: length of every observation.
+        seed: of all splits together.
+    """
+    if process not in PROCESSES:
+        raise ValueError(f"process must be one of {', '.join(PROCESSES)}; got {process!r}.")
+    if num_sequences is not None and not isinstance(num_sequences, Mapping):
+        raise ValueError(f"num_sequences must say how many per split, as {{train: 1500, ...}}; got {num_sequences!r}.")
+    sizes = num_sequences or {"train": 1500, "validation": 150, "test": 300}
+    streams = np.random.default_rng(seed).spawn(len(sizes))
+    hawkes = PROCESSES[process]()
+    return {
+        split: hawkes.simulate(horizon, size, stream)
+        for (split, size), stream in zip(sizes.items(), streams, strict=True)
+    }
+
+
+def example_log(num_services: int = 120, seed: int = 0) -> pd.DataFrame:
+    """A table as people have them, from the process `incident`: one row per event, in order of time.
+
+    Columns: `ts` (moments to the second), `type`, `service`.
+    """
+    events = simulated_splits("incident", {"train": num_services}, seed=seed)["train"]
+    moments = pd.Timestamp("2026-03-02") + pd.to_timedelta((events.times * 3600).round(), unit="s")
+    services = np.repeat([f"service-{name:03d}" for name in events.seq_ids], events.lengths)
+    marks = np.array(list(events.id2label.values()))[events.marks]
+    return pd.DataFrame({"ts": moments, "type": marks, "service": services}).sort_values("ts", kind="stable")

@@ -1,0 +1,1 @@
+"""How good models and explanations are, as rows."""

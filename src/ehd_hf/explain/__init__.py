@@ -1,0 +1,1 @@
+"""A model and events in, answers out."""

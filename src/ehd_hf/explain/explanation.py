@@ -1,0 +1,484 @@
+"""An explanation: which past events the future rests on, in words, tables and numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ..files import replaced_when_done
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Status = Literal["explained", "explains_nothing", "infeasible"]
+
+# How clearly a target must be met to count as certified: more than rounding can undo.
+MARGIN = 1e-5
+# Longer lists of events are cut in the text; tables hold them all.
+_EVENTS_IN_TEXT = 8
+EXPLANATION_FILES = (".parquet", ".jsonl", ".csv")
+_EXPLANATIONS_AT_ONCE = 200
+
+
+class Event(NamedTuple):
+    """One event as the user knows it: its position in the window, its time (a number, or a moment if the source gave
+    timestamps), its mark's name, and the score of a history event (None for a future one): the highest in a window are
+    distilled first. With the paper's distiller and refine="none" it is P(distil)."""
+
+    position: int
+    time: float | np.datetime64
+    mark: str
+    score: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Intensity:
+    """What the point process expected all along a window, with and without the distilled events.
+
+    Args:
+        times: (Q,) on the explanation's own clock; the time of an event stands twice, before and after it.
+        whole: (Q,) intensity of all marks together, in events per `time_unit`, given every event before.
+        left: (Q,) the same without the distilled events.
+        split: how many of the points lie in the history; the others lie in the future.
+        marks: names of M marks drawn apart, some of the future's.
+        whole_by_mark, left_by_mark: (M, Q).
+    """
+
+    times: np.ndarray
+    whole: np.ndarray
+    left: np.ndarray
+    split: int
+    marks: tuple[str, ...]
+    whole_by_mark: np.ndarray
+    left_by_mark: np.ndarray
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why the future happened, as far as a trained point process can say.
+
+    The target is one of `epsilon`, `share` and `size`.
+
+    Args:
+        history, future: events of H_f and x_o.
+        distill_mask: for each history event, whether it is part of the explanation H_d.
+        dppl_left: perplexity drop when the distilled events are removed (eq. 4): very negative if they matter.
+        dppl_distilled: perplexity drop when only they remain: near 0 or above if they suffice.
+        dppl_empty: perplexity drop when the whole history is removed: what it explains.
+        dppl_left_time, dppl_left_mark: the parts of dppl_left that the future's times and its marks lose.
+        epsilon: asked for: dppl_left < log(epsilon).
+        share: asked for: dppl_left <= share * dppl_empty.
+        size: asked for: so many events.
+        delta: asked for besides: dppl_distilled >= -delta.
+        status: "explained"; "explains_nothing" (the future is as likely without the history, or more) or "infeasible"
+            (no set that was tried meets the target): H_d is then the set tried that lowers dppl most.
+        one_minimal: no single event can be dropped from it without missing the target, its margin included; None if
+            that was not checked.
+        curve: dppl_left when the first 0, 1, ... events in the order of their scores are distilled; None if they were
+            not evaluated (refine="none").
+        conditioning: how the first future event was conditioned, "paper" or "survival".
+        seq_id: name of the sequence, if it had one.
+        time_unit: unit of numeric times, if known.
+        intensity: the curves of a picture, if they were asked for (`explain(..., intensities=True)`).
+    """
+
+    history: tuple[Event, ...]
+    future: tuple[Event, ...]
+    distill_mask: tuple[bool, ...]
+    dppl_left: float
+    dppl_distilled: float
+    dppl_empty: float
+    dppl_left_time: float
+    dppl_left_mark: float
+    epsilon: float | None = None
+    share: float | None = None
+    size: int | None = None
+    delta: float | None = None
+    status: Status = "explained"
+    one_minimal: bool | None = None
+    curve: tuple[float, ...] | None = None
+    conditioning: str = "paper"
+    seq_id: Any = None
+    time_unit: str | None = None
+    intensity: Intensity | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def distilled(self) -> tuple[Event, ...]:
+        """H_d, the events that explain the future."""
+        return tuple(event for event, chosen in zip(self.history, self.distill_mask, strict=True) if chosen)
+
+    @property
+    def left(self) -> tuple[Event, ...]:
+        """H_l, the rest of the history."""
+        return tuple(event for event, chosen in zip(self.history, self.distill_mask, strict=True) if not chosen)
+
+    @property
+    def ds(self) -> float:
+        """Distinguishment significance: dppl_distilled - dppl_left."""
+        return self.dppl_distilled - self.dppl_left
+
+    @property
+    def limit(self) -> float | None:
+        """What dppl_left was asked not to exceed; None if a size was asked for."""
+        if self.epsilon is not None:
+            return math.log(self.epsilon)
+        return None if self.share is None else self.share * self.dppl_empty
+
+    @property
+    def explained_share(self) -> float | None:
+        """dppl_left as a share of what the whole history explains; None where that explains nothing."""
+        return self.dppl_left / self.dppl_empty + 0.0 if self._explains_something else None  # + 0.0: no -0.0
+
+    @property
+    def _explains_something(self) -> bool:
+        return self.dppl_empty < 0 and self.status != "explains_nothing"
+
+    @property
+    def constraint_met(self) -> bool:
+        """Whether the distilled events do what was asked for."""
+        return self._meets(0.0)
+
+    @property
+    def certified(self) -> bool:
+        """Whether the target is met beyond doubt: the values were evaluated for this very set, in double precision,
+        and meet it with a margin of 1e-5."""
+        return self.status == "explained" and self._meets(MARGIN)
+
+    def _meets(self, margin: float) -> bool:
+        if self.size is not None and sum(self.distill_mask) != self.size:
+            return False
+        if self.delta is not None and not self.dppl_distilled >= margin - self.delta:
+            return False
+        if self.limit is None:
+            return True
+        if self.share is not None and not self._explains_something:
+            return False  # a share of nothing
+        # An epsilon is to be undercut, a share to be reached.
+        within = self.limit - margin
+        return self.dppl_left < within if self.epsilon is not None else self.dppl_left <= within
+
+    @property
+    def is_most_recent(self) -> bool:
+        """Whether the answer is the trivial one: simply the last events of the history."""
+        size = sum(self.distill_mask)
+        return all(self.distill_mask[len(self.distill_mask) - size :])
+
+    def __str__(self) -> str:
+        chosen, total = self.distilled, len(self.history)
+        where = f" in sequence {self.seq_id}" if self.seq_id is not None else ""
+        the_future = "the one" if len(self.future) == 1 else f"the {len(self.future)}"
+        followed = _listed(self.future, self.time_unit)
+        if not chosen:
+            opening = f"None of the {total} past events{where} was found to explain {the_future} that followed"
+            return f"{opening} ({followed}).{self._caveat()}"
+        explains = "explains" if len(chosen) == 1 else "explain"
+        if self.status == "explains_nothing":
+            explains = "comes closest to explaining" if len(chosen) == 1 else "come closest to explaining"
+        they, them, are = ("it", "it", "is") if len(chosen) == 1 else ("they", "them", "are")
+        effect = f"{_times(abs(self.dppl_left))} {'less' if self.dppl_left <= 0 else 'more'} likely"
+        recent = "simply" if self.is_most_recent else "not simply"
+        of_history = " of the history" if self.is_most_recent else ""
+        words = (
+            ("what followed", "", "what followed")
+            if len(self.future) == 1
+            else ("each of these", " on average", "each")
+        )
+        these, average, each = words
+        return (
+            f"{len(chosen)} of {total} past events {explains} {the_future} that followed{where}: "
+            f"{_listed(chosen, self.time_unit)}.\n"
+            f"What followed was {followed}.\n"
+            f"Without {them}, {these} becomes {effect}{average} "
+            f"(dppl_left {self.dppl_left:.3f}: times {self.dppl_left_time:.3f}, marks {self.dppl_left_mark:.3f}; "
+            f"{self._asked()}). "
+            f"From {them} alone, {each} is {_times(self.dppl_distilled)} as likely as from the whole history "
+            f"(dppl_distilled {self.dppl_distilled:.3f}). "
+            f"{they.capitalize()} {are} {recent} the most recent{of_history}.{self._caveat()}"
+        )
+
+    def _asked(self) -> str:
+        """ "asked: at most -0.512, 70 % of what the whole history explains, met"."""
+        if self.size is not None:
+            said = f"asked: {self.size} event{'' if self.size == 1 else 's'}"
+        elif self.epsilon is not None:
+            said = f"asked: below {math.log(self.epsilon):.3f}"
+        else:
+            limit = "" if not self._explains_something else f"at most {self.limit:.3f}, "
+            said = f"asked: {limit}{self.share:.0%} of what the whole history explains"
+        if self.delta is not None:
+            said += f", and dppl_distilled at least {-self.delta:.3f}"
+        return f"{said}, {'met' if self.constraint_met else 'not met'}"
+
+    def _caveat(self) -> str:
+        """What was checked, or why the target could not be met."""
+        if self.status == "explains_nothing":
+            these = "what followed" if len(self.future) == 1 else "each of these"
+            return (
+                f"\nThe history explains nothing here: without all of it, {these} becomes "
+                f"{_times(abs(self.dppl_empty))} more likely."
+            )
+        if self.status == "infeasible" and self.curve is None:
+            return '\nThis set, the only one tried, misses the target; refine="prune" looks for one that meets it.'
+        if self.status == "infeasible":
+            return "\nNo set of events that was tried meets the target; this one comes closest."
+        if not self.certified or self.size is not None:
+            return ""
+        return "\nCertified: the future was scored again without these events" + (
+            ", and not one of them can be spared." if self.one_minimal else "."
+        )
+
+    def tradeoff(self) -> pd.DataFrame:
+        """How much is explained by how few: one row per size, `dppl_left` and `explained_share` of the first events in
+        the order of their scores."""
+        if self.curve is None:
+            raise ValueError('This explanation has no order of events. Ask for one with refine="prefix" or "prune".')
+        curve = np.array(self.curve)
+        share = curve / self.dppl_empty + 0.0 if self._explains_something else np.full(len(curve), np.nan)
+        return pd.DataFrame({"size": np.arange(len(curve)), "dppl_left": curve, "explained_share": share})
+
+    def plot(
+        self, *, title: str | None = None, mark: str | None = None, theme: Literal["light", "dark"] = "light"
+    ) -> Figure:
+        """The window as a picture, to be saved by `savefig`: events by mark, the intensity with and without the
+        distilled ones (the scores, if no intensities were asked for), and the trade-off if there is one.
+
+        Args:
+            mark: show the intensity of this mark, one of `intensity.marks`; by default of all together.
+        """
+        from ..present.picture import explanation_plot  # matplotlib takes a while to import
+
+        limit, something = self.limit, self._explains_something
+        return explanation_plot(
+            self.to_frame(),
+            title,
+            self.time_unit,
+            intensity=self.intensity if mark is None else self._intensity_of(mark),
+            mark=mark,
+            tradeoff=None if self.curve is None else self.tradeoff(),
+            reached=self.explained_share,
+            target=limit / self.dppl_empty if limit is not None and something else None,
+            theme=theme,
+        )
+
+    def _intensity_of(self, mark: str) -> Intensity:
+        curves = self.intensity
+        if curves is None:
+            raise ValueError("This explanation has no intensities. Ask for them: explain(..., intensities=True).")
+        if mark not in curves.marks:
+            raise ValueError(f"mark must be one of {', '.join(curves.marks)}, the future's; got {mark!r}.")
+        row = curves.marks.index(mark)
+        return replace(curves, whole=curves.whole_by_mark[row], left=curves.left_by_mark[row])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per event of the window: position, time, mark, role (distilled, left or future), score."""
+        roles = ["distilled" if chosen else "left" for chosen in self.distill_mask] + ["future"] * len(self.future)
+        frame = pd.DataFrame(list(self.history + self.future), columns=list(Event._fields))
+        frame.insert(3, "role", roles)
+        return frame
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain numbers, strings and lists; moments as ISO strings."""
+
+        def plain(event: Event) -> dict[str, Any]:
+            moment = isinstance(event.time, np.datetime64)
+            return {**event._asdict(), "time": str(event.time) if moment else float(event.time)}
+
+        return {
+            "seq_id": self.seq_id.item() if isinstance(self.seq_id, np.generic) else self.seq_id,
+            "distilled": [plain(event) for event in self.distilled],
+            "left": [plain(event) for event in self.left],
+            "future": [plain(event) for event in self.future],
+            "dppl_left": self.dppl_left,
+            "dppl_left_time": self.dppl_left_time,
+            "dppl_left_mark": self.dppl_left_mark,
+            "dppl_distilled": self.dppl_distilled,
+            "dppl_empty": self.dppl_empty,
+            "ds": self.ds,
+            "epsilon": self.epsilon,
+            "share": self.share,
+            "size": self.size,
+            "delta": self.delta,
+            "conditioning": self.conditioning,
+            "status": self.status,
+            "certified": self.certified,
+            "one_minimal": self.one_minimal,
+            "constraint_met": self.constraint_met,
+            "is_most_recent": self.is_most_recent,
+            "curve": None if self.curve is None else list(self.curve),
+            "time_unit": self.time_unit,
+        }
+
+    def to_html(self, *, title: str | None = None) -> str:
+        """An interactive page that needs no network: `Path("why.html").write_text(explanation.to_html(), "utf-8")`."""
+        from ..present.pages import explanation_page
+
+        return explanation_page(self, title)
+
+    def _repr_html_(self) -> str:
+        """A picture and the text, for notebooks."""
+        from ..present.pages import explanation_fragment
+
+        return explanation_fragment(self)
+
+    def to_json(self, **options: Any) -> str:
+        return json.dumps(self.to_dict(), default=str, **options)
+
+    def to_row(self) -> dict[str, Any]:
+        """One flat row, for tables of many explanations: the distilled events in parallel lists, the numbers, the
+        text."""
+        lists = {
+            "positions": [event.position for event in self.distilled],
+            "times": [event.time for event in self.distilled],
+            "marks": [event.mark for event in self.distilled],
+            "scores": [event.score for event in self.distilled],
+            "future_times": [event.time for event in self.future],
+            "future_marks": [event.mark for event in self.future],
+        }
+        known = self.to_dict()
+        dropped = {"distilled", "left", "future", "curve", "size"}
+        return {
+            "seq_id": known.pop("seq_id"),
+            "num_history": len(self.history),
+            "num_distilled": len(self.distilled),
+            **lists,
+            **{name: value for name, value in known.items() if name not in dropped},
+            "asked_size": self.size,
+            "explained_share": self.explained_share,
+            "text": str(self),
+        }
+
+
+def explanations_to_frame(
+    explanations: Iterable[Explanation], per: Literal["explanation", "event"] = "explanation"
+) -> pd.DataFrame:
+    """Many explanations as one table, for a notebook or `to_parquet`.
+
+    Args:
+        explanations: what `explain` returned for several sequences, or any number of them.
+        per: "explanation", one row each, as `Explanation.to_row` gives it; or "event", one row for each event of each
+            window, with `seq_id` and the number of the explanation.
+
+    Example:
+
+    ```python
+    >>> explanations_to_frame(explainer.explain(events, future=5)).to_parquet("explanations.parquet")
+    ```
+    """
+    if per == "explanation":
+        return pd.DataFrame([explanation.to_row() for explanation in explanations])
+    if per != "event":
+        raise ValueError(f"per must be explanation or event; got {per!r}.")
+    frames = [
+        explanation.to_frame().assign(explanation=number, seq_id=explanation.seq_id)
+        for number, explanation in enumerate(explanations)
+    ]
+    first = ["explanation", "seq_id"]
+    if not frames:
+        return pd.DataFrame(columns=[*first, *Event._fields])
+    whole = pd.concat(frames, ignore_index=True)
+    return whole[[*first, *(column for column in whole.columns if column not in first)]]
+
+
+def write_explanations(explanations: Iterable[Explanation], out: str | Path) -> int:
+    """Write explanations as they come, a row each, in the memory of a few hundred; returns how many.
+
+    The file appears when all are written; one that was there before is then replaced, and not touched if anything
+    goes wrong.
+
+    Args:
+        explanations: any number of them, a generator too.
+        out: .parquet or .csv, columns as in `Explanation.to_row`; or .jsonl, lines as of `Explanation.to_json`.
+    """
+    out, number = Path(out), 0
+    if out.suffix not in EXPLANATION_FILES:
+        raise ValueError(f"explanations go to a file that ends in {', '.join(EXPLANATION_FILES)}; got {out.name!r}.")
+    remaining = iter(explanations)
+    with replaced_when_done(out) as partial, ExitStack() as opened:
+        writer: Any = None
+        while some := list(islice(remaining, _EXPLANATIONS_AT_ONCE)):
+            number += len(some)
+            if out.suffix == ".parquet":
+                import pyarrow as pa
+                import pyarrow.parquet as pq
+
+                moments = isinstance(some[0].future[0].time, np.datetime64)
+                schema = _parquet_schema(moments)
+                writer = writer or opened.enter_context(pq.ParquetWriter(partial, schema, compression="zstd"))
+                writer.write_table(pa.Table.from_pylist([_parquet_row(one, moments) for one in some], schema=schema))
+                continue
+            if writer is None:
+                writer = opened.enter_context(open(partial, "w", encoding="utf-8", newline=""))
+            if out.suffix == ".jsonl":
+                writer.writelines(explanation.to_json() + "\n" for explanation in some)
+            else:
+                rows = [explanation.to_row() for explanation in some]
+                rows = [{k: "; ".join(map(str, v)) if isinstance(v, list) else v for k, v in r.items()} for r in rows]
+                pd.DataFrame(rows).to_csv(writer, index=False, header=number == len(some))
+        if writer is None:
+            raise ValueError("there must be an explanation to write; got none.")
+    return number
+
+
+def _parquet_schema(moments: bool) -> Any:
+    import pyarrow as pa
+
+    time, number, text = pa.timestamp("us") if moments else pa.float64(), pa.float64(), pa.string()
+    lists = {"positions": pa.int32(), "times": time, "marks": text, "scores": number}
+    lists |= {"future_times": time, "future_marks": text}
+    kinds = {"seq_id": text, "num_history": pa.int32(), "num_distilled": pa.int32()}
+    kinds |= {name: pa.list_(kind) for name, kind in lists.items()}
+    for name in ("left", "left_time", "left_mark", "distilled", "empty"):
+        kinds[f"dppl_{name}"] = number
+    kinds |= dict.fromkeys(("ds", "explained_share", "epsilon", "share", "delta"), number)
+    kinds |= {"asked_size": pa.int32(), "conditioning": text, "status": text}
+    kinds |= dict.fromkeys(("certified", "one_minimal", "constraint_met", "is_most_recent"), pa.bool_())
+    return pa.schema(list((kinds | {"time_unit": text, "text": text}).items()))
+
+
+def _parquet_row(explanation: Explanation, moments: bool) -> dict[str, Any]:
+    row = explanation.to_row()
+    if moments:
+        for name in ("times", "future_times"):
+            row[name] = [time.astype("datetime64[us]").item() for time in row[name]]
+    return row | {"seq_id": None if row["seq_id"] is None else str(row["seq_id"])}
+
+
+def _listed(events: tuple[Event, ...], unit: str | None) -> str:
+    """ "deploy at 3.2 h, alert at 5 h and 4 more"."""
+    # Where a source has only dates, midnights would pretend to know the time of day.
+    shown = [_time(event.time, unit) for event in events]
+    if all(text.endswith(" 00:00:00") for text in shown):
+        shown = [text.removesuffix(" 00:00:00") for text in shown]
+    named = [f"{event.mark} at {text}" for event, text in zip(events, shown, strict=True)]
+    if len(named) > _EVENTS_IN_TEXT:
+        named = [*named[: _EVENTS_IN_TEXT - 1], f"{len(named) - _EVENTS_IN_TEXT + 1} more"]
+    return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
+
+
+def _times(log_factor: float) -> str:
+    """ "4.48 times", "1.1e+13 times": a factor given by its logarithm, however extreme."""
+    if abs(log_factor) < math.log(1e4):
+        return f"{math.exp(log_factor):.2f} times"
+    if math.isnan(log_factor):
+        return "an unknown number of times"
+    if math.isinf(log_factor):
+        return "infinitely many times" if log_factor > 0 else "0 times"
+    tens, rest = divmod(log_factor / math.log(10), 1)
+    return f"{10**rest:.1f}e{int(tens):+d} times"
+
+
+def _time(time: float | np.datetime64, unit: str | None) -> str:
+    if isinstance(time, np.datetime64):
+        return str(time.astype("datetime64[s]")).replace("T", " ")
+    # Units such as "1e6 s" read as a factor, not as a number followed by another.
+    suffix = "" if unit is None else f" {unit}" if unit.isalpha() else f" x {unit}"
+    return f"{time:.6g}{suffix}"

@@ -1,0 +1,300 @@
+"""The way to the Hub and back: uploads in one commit, downloads that are checked.
+
+A model's repository holds its weights (safetensors), `config.json` (mark names, time unit and window are in it), the
+rows it was measured with, a card made from them (`cards`), and `modeling_ehd_hf.py`, with which it opens where this
+package is not installed. A data set's repository holds what `windows.export_windows` writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from huggingface_hub import CommitOperationAdd, HfApi, constants, snapshot_download
+from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.hf_api import RepoFile
+from safetensors import SafetensorError, safe_open
+from transformers import AutoModel, PreTrainedModel
+from transformers.utils import logging
+
+from .. import __version__
+from ..data.windows import CARD_FOLDER, is_export
+from ..present.cards import SHOWN_TASKS, TASK, check_card, model_card
+from .fetch import hub_errors
+
+MODELING_FILE = "modeling_ehd_hf.py"
+CACHE_OPTIONS = ("cache_dir", "force_download", "local_files_only")  # of huggingface_hub.snapshot_download
+Rows = Sequence[Mapping[str, Any]]
+Files = Mapping[str, bytes | Path]  # contents by path in the repository
+
+
+# --- what a repository holds
+
+
+def rows_of(model: Any, rows: Rows) -> list[Mapping[str, Any]]:
+    """The rows about these weights, about the point process inside them, and of the baselines on its events; found by
+    the digest of the weights that every row carries as `checkpoint`."""
+    digests = {_saved(part)[1] for part in (model, getattr(model, "mtpp", model))}
+    own = [row for row in rows if row.get("checkpoint") in digests]
+
+    def events(row: Mapping[str, Any]) -> list[Any]:
+        return [row.get(key) for key in ("data", "data_digest", "split", "jitter_seed", "pair")]
+
+    scored = [events(row) for row in own if row["task"] == "mtpp"]
+    return [row for row in rows if row["task"] == "mtpp" and not row.get("checkpoint") and events(row) in scored] + own
+
+
+def model_files(model: Any, name: str, *, rows: Rows, **card: Any) -> dict[str, bytes | Path]:
+    """The files of a model's repository.
+
+    Args:
+        model: a distiller or a point process.
+        name: Hub id.
+        rows: evaluation rows, of other models too.
+        card: the other arguments of `cards.model_card`.
+    """
+    mine = [row for row in rows_of(model, rows) if row["task"] in SHOWN_TASKS]
+    text = model_card(name, model, rows=mine, **card)
+    check_card(text)
+    lines = (json.dumps(dict(row), ensure_ascii=False) + "\n" for row in mine)
+    return {**portable_files(model), "README.md": text.encode(), "results.jsonl": "".join(lines).encode()}
+
+
+def portable_files(model: Any) -> dict[str, bytes]:
+    """Weights, config and the code that opens them where this package is not installed."""
+    from ..models.hf_pipeline import EventHistoryPipeline, flat_source
+
+    module = MODELING_FILE.removesuffix(".py")
+    is_distiller = hasattr(model, "mtpp")
+    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]  # others are found by their names
+    classes: list[type] = [cls for part in parts for cls in (type(part), type(part.config))]
+    classes += [EventHistoryPipeline] if is_distiller else []
+    title = f"{type(model).__name__} in one file, written by ehd_hf {__version__}. Licence: Apache-2.0."
+    files, _ = _saved(model)
+    config = json.loads(files["config.json"])
+    config["auto_map"] = {
+        "AutoConfig": f"{module}.{type(model.config).__name__}",
+        "AutoModel": f"{module}.{type(model).__name__}",
+    }
+    if is_distiller:
+        config["custom_pipelines"] = {TASK: {"impl": f"{module}.{EventHistoryPipeline.__name__}", "pt": ["AutoModel"]}}
+    files["config.json"] = (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
+    return {**files, MODELING_FILE: flat_source(list(dict.fromkeys(classes)), title).encode()}
+
+
+def windows_files(folder: str | Path, name: str) -> dict[str, bytes | Path]:
+    """The files of a data set's repository: a folder of `windows.export_windows`, its card speaking of the Hub id."""
+    folder = Path(folder)
+    if not is_export(folder):
+        raise ValueError(
+            f"windows to push are a folder written by scripts/prepare_windows.py; got {folder}. Make one with it."
+        )
+    text = (folder / "README.md").read_text(encoding="utf-8").replace(CARD_FOLDER, name)
+    check_card(text, "dataset")
+    tables = sorted(folder.rglob("*.parquet"))
+    return {"README.md": text.encode()} | {file.relative_to(folder).as_posix(): file for file in tables}
+
+
+def _saved(model: Any) -> tuple[dict[str, bytes], str]:
+    """Files of `save_pretrained`, and the digest that evaluation rows know these weights by."""
+    from ..evaluation.scores import checkpoint_stamp
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # small models write in a blink
+    try:
+        with TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            files = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+            return files, checkpoint_stamp(folder)["checkpoint"]
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+# --- to the Hub
+
+
+def push_to_hub(model: Any, repo_id: str, *, rows: Rows, data: Mapping[str, Any], **options: Any) -> str:
+    """Push a distiller or a point process with its card, code and results; returns the address of the commit.
+
+    Args:
+        model: what to push.
+        repo_id: "somebody/name"; made if it is not there.
+        rows: evaluation rows; those of these weights become the card's results.
+        data: the data set's own words, see `cards.model_card`.
+        options: training, commands and dataset of `cards.model_card`; private, revision, subfolder, token and
+            commit_message of `upload`.
+    """
+    card = {key: options.pop(key) for key in ("training", "commands", "dataset") if key in options}
+    files = model_files(model, repo_id, rows=rows, data=data, **card)
+    message = options.pop("commit_message", None) or f"{type(model).__name__}, by ehd_hf {__version__}"
+    return upload(files, repo_id, commit_message=message, **options)
+
+
+def push_windows(folder: str | Path, repo_id: str, **options: Any) -> str:
+    """Push a folder of `windows.export_windows` as a data set, for `datasets.load_dataset` and `load_windows`; returns
+    the address of the commit. `options` as in `upload`."""
+    message = options.pop("commit_message", None) or f"Windows, by ehd_hf {__version__}"
+    return upload(windows_files(folder, repo_id), repo_id, repo_type="dataset", commit_message=message, **options)
+
+
+class Upload(NamedTuple):
+    """A file of an upload: its path in the repository, its size in bytes, and "new", "changed" or "unchanged"."""
+
+    path: str
+    size: int
+    state: str
+
+
+def plan_upload(
+    files: Files, repo_id: str, *, repo_type: str = "model", revision: str | None = None, token: str | None = None
+) -> list[Upload]:
+    """What `upload` would do with each file."""
+    there: dict[str, str] = {}
+    with hub_errors(repo_id, repo_type, revision, token=token):
+        try:
+            known = HfApi(token=token).get_paths_info(repo_id, list(files), repo_type=repo_type, revision=revision)
+        except (RepositoryNotFoundError, RevisionNotFoundError):
+            pass  # not there yet: every file is new
+        else:
+            there = {
+                file.path: file.lfs.sha256 if file.lfs else file.blob_id
+                for file in known
+                if isinstance(file, RepoFile)
+            }
+    plan = []
+    for path, content in sorted(files.items()):
+        data = content if isinstance(content, bytes) else content.read_bytes()
+        digests = (hashlib.sha256(data).hexdigest(), hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest())
+        state = "new" if path not in there else "unchanged" if there[path] in digests else "changed"
+        plan.append(Upload(path, len(data), state))
+    return plan
+
+
+def upload(
+    files: Files,
+    repo_id: str,
+    *,
+    repo_type: str = "model",
+    private: bool | None = None,
+    revision: str | None = None,
+    subfolder: str = "",
+    token: str | None = None,
+    commit_message: str = "Upload",
+) -> str:
+    """Put files into a repository in one commit, so that readers see all of them or none; returns its address. Files
+    that are there already are not sent again, and if all are, there is no new commit.
+
+    Args:
+        files: contents by path.
+        repo_id: "somebody/name"; made if it is not there.
+        repo_type: model, dataset or space.
+        private: whether a new repository is to be seen by its owner alone.
+        revision: branch; made from main if it is not there.
+        subfolder: where in the repository.
+        token: the one of `hf auth login` or HF_TOKEN if not given.
+        commit_message: what the history says of it.
+    """
+    api = HfApi(token=token)
+    prefix = f"{subfolder.strip('/')}/" if subfolder else ""
+    with hub_errors(repo_id, repo_type, revision, token=token, writes=True):
+        sdk = "gradio" if repo_type == "space" else None
+        api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, space_sdk=sdk)
+        if revision is not None and revision != constants.DEFAULT_REVISION:
+            api.create_branch(repo_id, repo_type=repo_type, branch=revision, exist_ok=True)
+        additions = [CommitOperationAdd(prefix + path, content) for path, content in files.items()]
+        done = api.create_commit(
+            repo_id, additions, repo_type=repo_type, revision=revision, commit_message=commit_message
+        )
+    return str(done.commit_url)
+
+
+# --- and back
+
+
+def fetch_model(name: str, *, revision: str | None = None, subfolder: str = "", **options: Any) -> str:
+    """Folder with a model's config and weights, checked: `name` itself if it is one, or the Hub's in the cache. From
+    the Hub nothing is fetched but config and safetensors.
+
+    Args:
+        name: a folder, or "somebody/name" on the Hub.
+        revision: branch, tag or commit on the Hub.
+        subfolder: where in it.
+        options: token, and `CACHE_OPTIONS`.
+    """
+    if ".." in Path(subfolder).parts:
+        raise ValueError(f"subfolder must lie inside the repository; got {subfolder!r}. Name a folder in it.")
+    inside = f"{subfolder.strip('/')}/" if subfolder else ""
+    folder = Path(name)
+    if not os.path.isfile(folder / inside / "config.json"):  # False for a name that no file can have
+        wanted = [inside + file for file in ("config.json", "*.safetensors", "*.safetensors.index.json")]
+        with hub_errors(name, "model", revision, token=options.get("token")):
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted, **options))
+            if not (folder / inside / "config.json").is_file() or not any((folder / inside).glob("*.safetensors")):
+                there = HfApi(token=options.get("token")).list_repo_files(name, revision=revision)
+                raise ValueError(_no_weights(f"{name}/{inside}".rstrip("/"), there))
+    check_weights(folder / inside)
+    return str(folder)
+
+
+def open_model(folder: str | Path, **options: Any) -> Any:
+    """The model in a checked folder (see `fetch_model`), whole: safetensors alone, and no code that lies beside them
+    unless `trust_remote_code=True` is among the options of transformers."""
+    options = {"trust_remote_code": False, **options, "use_safetensors": True, "output_loading_info": True}
+    try:
+        model, info = AutoModel.from_pretrained(folder, **options)
+    except Exception as error:  # a stranger's config may fail in any way
+        said = " ".join(str(error).split())
+        raise ValueError(f"{folder} does not open as a model: {said} Check that ehd_hf wrote it.") from error
+    if lacking := sorted({*info["missing_keys"], *(entry[0] for entry in info["mismatched_keys"])}):
+        raise ValueError(
+            f"{folder} must hold all weights of a {type(model).__name__}; {', '.join(lacking[:3])} is missing or of "
+            "another shape. Copy it again, or train anew."
+        )
+    return model
+
+
+def check_weights(folder: str | Path) -> None:
+    """Refuse a folder without safetensors, and safetensors that are damaged: cut short, or not the bytes that the Hub
+    announced. A damaged file in the Hub's cache is removed from there, so that the next download is a fresh one."""
+    weights = sorted(Path(folder).glob("*.safetensors"))
+    if not weights:
+        names = [file.name for file in Path(folder).iterdir()] if Path(folder).is_dir() else []
+        raise ValueError(_no_weights(str(folder), names))
+    for file in weights:
+        blob = file.resolve()
+        # The cache names a large file by the digest that the Hub announced for it.
+        in_cache = file.is_symlink() and re.fullmatch("[0-9a-f]{64}", blob.name) is not None
+        damage = None
+        if in_cache and (digest := hashlib.sha256(blob.read_bytes()).hexdigest()) != blob.name:
+            damage = f"its digest is {digest[:12]}... instead of {blob.name[:12]}..., as announced"
+            remedy = "Load it again to download it afresh"
+        else:
+            try:
+                with safe_open(file, "pt"):
+                    pass
+            except SafetensorError as error:
+                damage = str(error)
+                remedy = "The repository has it so: push it again" if in_cache else "Copy it again, or train anew"
+        if damage:
+            if in_cache:
+                file.unlink()
+                blob.unlink()
+            raise ValueError(f"{file.name} of {folder} is not the file that was saved: {damage}. {remedy}.")
+
+
+def _no_weights(where: str, names: Sequence[str]) -> str:
+    pickles = [name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl", ".ckpt"))]
+    if pickles:
+        return (
+            f"{where} has only pickled weights ({', '.join(pickles)}); expected safetensors, because a pickle can run "
+            "any code when it is opened. Where you trust it, load it, and push what save_pretrained writes."
+        )
+    found = ", ".join(sorted(names)[:8]) or "nothing"
+    return f"{where} must hold config.json and model.safetensors; it holds {found}. Check the name and the subfolder."

@@ -1,0 +1,206 @@
+# No `from __future__ import annotations` here: it would disable the type checks of the config fields.
+"""The contract every distiller keeps: a frozen MTPP inside, a score per history event outside.
+
+A distiller reads a window (history and future) and scores each history event: the highest are distilled first. The
+MTPP it explains is part of it, frozen: one checkpoint holds both, and the MTPP can be loaded out of it by itself.
+
+Shapes: B windows, S mask samples, L history, K future, T = L + K.
+"""
+
+import copy
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Literal, cast
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, PreTrainedConfig
+from transformers.configuration_utils import SubConfigSpec
+from transformers.utils.generic import ModelOutput
+
+from .perplexity import dppl, log_perplexity
+from .point_process import HubModel, MTPPModel, StrictConfig
+
+
+@strict
+class DistillerConfig(StrictConfig):
+    """What every distiller's config says.
+
+    Args:
+        mtpp_config: config of the MTPP inside.
+        history, future: L and K of the windows it was trained on. Other lengths are accepted too.
+        epsilon: the future must become this much less likely, dppl_left < log(epsilon), in (0, 1); or
+        share: it must lose this share of what the whole history explains, dppl_left <= share * dppl(empty history).
+        conditioning: "paper" or "survival", see `perplexity.future_log_prob`.
+        max_length: longest window accepted, in events.
+    """
+
+    sub_configs_defaults = {"mtpp_config": SubConfigSpec(AutoConfig, model_type="fullynn")}
+
+    mtpp_config: Any = None  # a dict or a config; always a config once constructed
+    history: int = 40
+    future: int = 15
+    epsilon: float | int | None = 0.5
+    share: float | int | None = None
+    conditioning: Literal["paper", "survival"] = "paper"
+    max_length: int = 4096
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if (self.epsilon is None) == (self.share is None):
+            raise ValueError(
+                f"A distiller has one target, epsilon or share; got {self.epsilon} and {self.share}. Set one to null."
+            )
+        if self.epsilon is not None and not 0 < self.epsilon < 1:
+            raise ValueError(f"epsilon must lie in (0, 1); got {self.epsilon}. The paper uses 0.5.")
+        if self.share is not None and not 0 < self.share <= 1:
+            raise ValueError(f"share must lie in (0, 1]; got {self.share}. 0.7 is a good start.")
+        for name in ("history", "future", "max_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        super().__post_init__(**kwargs)
+        if not hasattr(
+            self.mtpp_config, "num_marks"
+        ):  # by its field: code that travels with a model has other classes
+            kind = type(self.mtpp_config).__name__
+            raise ValueError(f"mtpp_config must be the config of a point process; got {kind}. Name one's model_type.")
+        self.id2label, self.label2id = self.mtpp_config.id2label, self.mtpp_config.label2id
+
+
+@dataclass
+class DistillerOutput(ModelOutput):
+    """`loss` (with its two parts where it has them, eq. 14), `logits` (B, L, 2) of keeping and distilling, and metrics
+    of the distiller's answer (when not training); loss and metrics are means over `num_items` windows."""
+
+    loss: Tensor | None = None
+    size_loss: Tensor | None = None
+    constraint_loss: Tensor | None = None
+    logits: Tensor | None = None
+    metrics: dict[str, Tensor] | None = None
+    num_items: Tensor | None = None
+
+
+class DistillerModel(HubModel):
+    """A distiller around a frozen MTPP. Subclasses give `history_scores`, `distill` and `forward`.
+
+    Attribute names must differ from those of every backbone: loading a backbone out of a distiller's checkpoint would
+    silently take the outer weights of the same name.
+    """
+
+    config_class: Any = DistillerConfig
+    base_model_prefix = "distiller"
+    main_input_name = "times"
+
+    mtpp: MTPPModel
+
+    def __init__(self, config: DistillerConfig) -> None:
+        super().__init__(config)
+        self.mtpp = AutoModel.from_config(config.mtpp_config)
+        self._freeze()
+
+    def history_scores(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> Tensor:
+        """Scores (B, L) of the history events: the highest are distilled first."""
+        raise TypeError(f"{type(self).__name__} must define history_scores")
+
+    def distill(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> tuple[Tensor, Tensor]:
+        """The distiller's own answer: `distill_mask` (B, L), and what to show beside each event (B, L)."""
+        raise TypeError(f"{type(self).__name__} must define distill")
+
+    @property
+    def num_evaluations(self) -> int:
+        """Evaluations of the MTPP that the scores of a window cost."""
+        return 0
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
+
+    # --- the frozen MTPP inside
+
+    @classmethod
+    def from_mtpp(cls, mtpp: MTPPModel | str | PathLike[str], **config: Any) -> Any:
+        """A new, untrained distiller of a trained MTPP (a model or the folder of one)."""
+        if isinstance(mtpp, str | PathLike):
+            try:
+                mtpp = AutoModel.from_pretrained(mtpp, use_safetensors=True, trust_remote_code=False)
+            except (OSError, ValueError) as error:
+                said = " ".join(str(error).split())
+                raise ValueError(
+                    f"{str(mtpp)!r} does not open as a point process: {said} Check its folder."
+                ) from error
+        if not isinstance(mtpp, MTPPModel):
+            raise ValueError(f"from_mtpp needs a marked temporal point process; got {type(mtpp).__name__}.")
+        if not mtpp.has_gates:
+            raise ValueError(
+                f"a distiller learns from the gates of its point process; {type(mtpp).__name__} has none. Explain "
+                "with it by EHDDistiller.from_mtpp."
+            )
+        model = cls(cls.config_class(mtpp_config=copy.deepcopy(mtpp.config), **config))
+        model.mtpp.load_state_dict(mtpp.state_dict())
+        return model
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("config") is None:
+            found = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **kwargs)[0].get("model_type")
+            if found != cls.config_class.model_type:
+                raise ValueError(
+                    f"{str(pretrained_model_name_or_path)!r} holds a model of type {found!r}, not "
+                    f"{cls.config_class.model_type!r}. To start from a trained MTPP use {cls.__name__}.from_mtpp."
+                )
+        wants_info = kwargs.pop("output_loading_info", False)
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
+        model, info = cast(Any, loaded)
+        # transformers only logs missing weights; a distiller without its MTPP would explain noise.
+        if info["missing_keys"]:
+            part = "its MTPP" if any(key.startswith("mtpp.") for key in info["missing_keys"]) else "weights"
+            raise ValueError(
+                f"A distiller's checkpoint holds the distiller and its MTPP; {str(pretrained_model_name_or_path)!r} "
+                f"lacks {part} ({', '.join(sorted(info['missing_keys'])[:3])}, ...). "
+                f"To start from a trained MTPP use {cls.__name__}.from_mtpp."
+            )
+        model._freeze()  # transformers makes every parameter trainable again when it loads
+        return (model, info) if wants_info else model
+
+    def _freeze(self) -> None:
+        self.mtpp.requires_grad_(False)
+        self.mtpp.eval()
+
+    def train(self, mode: bool = True) -> "DistillerModel":
+        super().train(mode)
+        self.mtpp.eval()
+        return self
+
+    # --- what people watch
+
+    @torch.no_grad()
+    def metrics(
+        self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int, distill_mask: Tensor
+    ) -> dict[str, Tensor]:
+        """What people watch while a distiller trains, each a mean over windows."""
+        history = mask[:, : times.shape[1] - num_future]
+        size = distill_mask.sum(-1)
+        window, how = (times, marks, mask, num_future), {"conditioning": self.config.conditioning}
+        full = log_perplexity(self.mtpp, *window, **how)
+        pair = torch.stack([history & ~distill_mask, distill_mask]).to(times.dtype)
+        dppl_left, dppl_distilled = dppl(self.mtpp, *window, pair, full=full, rebuilder="compact", **how)
+        recent = most_recent(history, size)
+        overlap = (distill_mask & recent).sum(-1) / size.clamp(min=1)
+        met = dppl_left < torch.tensor(self.config.epsilon).log()
+        values = {
+            "left_share": 1 - size / history.sum(-1).clamp(min=1),
+            "size": size.to(times.dtype),
+            "size_or_all": torch.where(met, size, history.sum(-1)).to(times.dtype),  # a failed answer counts as L
+            "dppl_left": dppl_left,
+            "dppl_distilled": dppl_distilled,
+            "ds": dppl_distilled - dppl_left,
+            "constraint_met": met.to(times.dtype),
+            "recency_overlap": torch.where(size > 0, overlap, torch.ones_like(overlap)),
+        }
+        return {name: value.mean() for name, value in values.items()}
+
+
+def most_recent(history: Tensor, size: Tensor) -> Tensor:
+    """Mask (B, L) of the last `size` (B,) events among those in `history` (B, L)."""
+    from_the_end = history.flip(-1).cumsum(-1).flip(-1)  # 1 for the last event, 2 for the one before, ...
+    return history & (from_the_end <= size[:, None])

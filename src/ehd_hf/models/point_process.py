@@ -1,0 +1,349 @@
+# No `from __future__ import annotations` here: it would disable the type checks of the config fields.
+"""The contract every marked temporal point process (MTPP) keeps, and all that follows from it.
+
+A backbone encodes what happened (`encode_history`) and gives the density of the next event after a silence of a given
+length (`score_intervals`, `total_compensator`, `mark_intensities`). The likelihood of events, its survival
+conditioning, intensities on a clock, sampling and prediction are derived here, once, for every backbone.
+
+Shapes: B batch, T events, Q query points, C marks, D width of a history state.
+"""
+
+import importlib
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils.generic import ModelOutput
+
+# What transformers itself passes through a config's constructor beyond its fields.
+_LIBRARY_KEYS = {
+    "_attn_implementation_internal",
+    "_commit_hash",
+    "_experts_implementation_internal",
+    "_name_or_path",
+    "attn_implementation",
+    "auto_map",
+    "custom_pipelines",
+    "experts_implementation",
+    "model_type",
+    "name_or_path",
+    "output_attentions",
+    "per_layer_config",
+    "tie_last_hidden_states",
+    "torch_dtype",
+}
+
+
+@strict
+class StrictConfig(PreTrainedConfig):
+    """A config in which a misspelt key is an error, not a new attribute."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        unknown = sorted(set(kwargs) - _LIBRARY_KEYS)
+        if unknown:
+            known = sorted(set(self.__dataclass_fields__) - set(PreTrainedConfig.__dataclass_fields__)) + ["id2label"]
+            raise ValueError(
+                f"{type(self).__name__} knows the keys {', '.join(known)}; got unknown {', '.join(unknown)}. "
+                "Check the spelling."
+            )
+        super().__post_init__(**kwargs)
+
+
+@strict
+class MTPPConfig(StrictConfig):
+    """What every MTPP's config says.
+
+    Args:
+        num_marks: number of kinds of events, C.
+        id2label: name of every mark; "0", "1", ... if not given. Must have `num_marks` entries.
+        time_unit: unit of the times the model was trained on, for people ("h", "1e6 s").
+    """
+
+    base_config_key = "mtpp_config"
+
+    num_marks: int = 1
+    time_unit: str | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.num_marks < 1:
+            raise ValueError(f"num_marks must be at least 1; got {self.num_marks}.")
+        if self.id2label is None:
+            self.id2label = {mark: str(mark) for mark in range(self.num_marks)}
+        if not isinstance(self.id2label, dict) or not all(isinstance(name, str) for name in self.id2label.values()):
+            raise ValueError(f"id2label must map the marks to names; got {self.id2label!r:.80}.")
+        self.id2label = {int(mark): label for mark, label in self.id2label.items()}
+        self.label2id = {label: mark for mark, label in self.id2label.items()}
+        if len(self.label2id) < len(self.id2label):
+            raise ValueError(f"id2label must give every mark its own name; got {list(self.id2label.values())}.")
+        if sorted(self.id2label) != list(range(self.num_marks)):
+            raise ValueError(
+                f"id2label must name the marks 0..{self.num_marks - 1}; got {len(self.id2label)} entries. "
+                "Make num_marks and id2label agree."
+            )
+        super().__post_init__(**kwargs)
+
+
+@dataclass
+class MTPPOutput(ModelOutput):
+    """Likelihood of observed events; every field but `loss` and `num_items` is (B, T).
+
+    `log_prob` = `time_log_prob` + `mark_log_prob` is log p(mark, time | what was kept before). `compensator` is the
+    integrated intensity of all marks since the last kept event: Exp(1) distributed if the model is right.
+    `loss` is the mean negative log-likelihood of the `num_items` scored events.
+    """
+
+    loss: Tensor | None = None
+    log_prob: Tensor = None  # type: ignore[assignment]  # ModelOutput wants defaults; the model always sets these
+    time_log_prob: Tensor = None  # type: ignore[assignment]
+    mark_log_prob: Tensor = None  # type: ignore[assignment]
+    compensator: Tensor | None = None
+    num_items: Tensor | None = None
+
+
+class HubModel(PreTrainedModel):
+    """A model that opens from safetensors alone, and whose `push_to_hub` can bring its card."""
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        # transformers would fall back to a pickle, which may hold anything.
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **{"use_safetensors": True, **kwargs})
+
+    def push_to_hub(  # type: ignore[override]  # the library's is wrapped for its documentation
+        self, repo_id: str, *args: Any, rows: Any = None, data: Any = None, **options: Any
+    ) -> Any:
+        """With `rows` and `data`: weights, config, code, and a card made from them, see `hub.push_to_hub`. Without:
+        weights and config alone, as any transformers model does."""
+        if rows is None and data is None:
+            return super().push_to_hub(repo_id, *args, **options)  # type: ignore[arg-type]
+        # By name: code that travels with a model must not bring the package along.
+        hub = importlib.import_module("ehd_hf.hub.push")
+        return hub.push_to_hub(self, repo_id, *args, rows=rows, data=data, **options)
+
+
+class MTPPModel(HubModel):
+    """A marked temporal point process. Subclasses give the four methods below `# --- a backbone provides`."""
+
+    config_class: Any = MTPPConfig
+    base_model_prefix = "mtpp"
+    main_input_name = "times"
+    # Statistics of time scales lose their meaning in half precision.
+    _keep_in_fp32_modules_strict = {"time_scales", "mean_interval"}
+
+    mean_interval: Tensor  # a persistent buffer every backbone registers: the yardstick of time
+    has_gates: ClassVar[bool] = True  # whether `keep` may lie between 0 and 1, and has slopes there
+
+    # --- a backbone provides
+
+    def encode_history(
+        self, times: Tensor, marks: Tensor, mask: Tensor, keep: Tensor | None, mark_weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """State of the kept history and time of its last event, before each event and after the last one.
+
+        Returns states (B, T + 1, D) and last kept times (B, T + 1); with nothing kept, the initial state and time 0.
+        Behind a row's last event, on padding, both may hold anything.
+        """
+        raise TypeError(f"{type(self).__name__} must define encode_history")
+
+    def score_intervals(self, states: Tensor, intervals: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """log intensity of all marks together, log intensity of `marks`, and the total compensator: each (...)."""
+        raise TypeError(f"{type(self).__name__} must define score_intervals")
+
+    def total_compensator(self, states: Tensor, intervals: Tensor) -> Tensor:
+        """Integral of the intensity of all marks over a silence of length `intervals` (...)."""
+        raise TypeError(f"{type(self).__name__} must define total_compensator")
+
+    def mark_intensities(self, states: Tensor, intervals: Tensor) -> Tensor:
+        """Intensity of every mark after a silence of length `intervals`: (..., C)."""
+        raise TypeError(f"{type(self).__name__} must define mark_intensities")
+
+    def fit_time_scale(self, intervals: Tensor) -> None:
+        """Store the statistics of the training data's intervals that the backbone measures time with."""
+        raise TypeError(f"{type(self).__name__} must define fit_time_scale")
+
+    # --- and has
+
+    def event_log_prob(
+        self,
+        times: Tensor,
+        marks: Tensor,
+        mask: Tensor,
+        *,
+        keep: Tensor | None = None,
+        survived_until: Tensor | None = None,
+        num_last: int | None = None,
+        positions: Tensor | None = None,
+        mark_weights: Tensor | None = None,
+    ) -> MTPPOutput:
+        """log p(event | kept events before it), for every event.
+
+        Args:
+            times: (B, T), non-decreasing, relative to the window's clock origin.
+            marks: (B, T) in [0, C).
+            mask: (B, T), True where there is an event. Padding may stand anywhere: it is never kept, and scores 0.
+            keep: (B, T) in [0, 1]; gates how far an event enters the history of later ones. At {0, 1} this equals
+                deleting the events with keep = 0. Scores of deleted events are those they would have had. May be
+                shorter than T: later events are kept.
+            mark_weights: (B, T), factors of the mark embeddings; 1 in value, they carry gradients (`rebuild.select`).
+            survived_until: (B,); condition the first kept event at or after that time on no event before it.
+            num_last: score only the last `num_last` positions; the outputs are then (B, num_last). Saves the work of
+                scoring a history of which only the future's likelihood is wanted.
+            positions: (B, P), score these positions only, where the future stands elsewhere in every row.
+        """
+        states, last_times = self.encode_history(times, marks, mask, keep, mark_weights)
+        states, last_times = states[:, :-1], last_times[:, :-1]
+        if positions is not None:
+            states = states.gather(1, positions[..., None].expand(-1, -1, states.shape[-1]))
+            times, marks, mask, last_times = (x.gather(1, positions) for x in (times, marks, mask, last_times))
+        elif num_last is not None:
+            first = times.shape[1] - num_last
+            states, times, marks, mask, last_times = (x[:, first:] for x in (states, times, marks, mask, last_times))
+        states = states.contiguous()  # copied once, not by every layer that reads them
+        intervals = (times - last_times).clamp(min=0)
+        total_log_intensity, log_intensity, compensator = self.score_intervals(states, intervals, marks)
+        mark_log_prob = log_intensity - total_log_intensity
+        time_log_prob = total_log_intensity - compensator
+        if survived_until is not None:
+            time_log_prob = time_log_prob + self._survived(states, last_times, times, mask, survived_until)
+        time_log_prob = time_log_prob.masked_fill(~mask, 0.0)
+        mark_log_prob = mark_log_prob.masked_fill(~mask, 0.0)
+        return MTPPOutput(
+            log_prob=time_log_prob + mark_log_prob,
+            time_log_prob=time_log_prob,
+            mark_log_prob=mark_log_prob,
+            compensator=compensator,
+        )
+
+    def _survived(
+        self, states: Tensor, last_times: Tensor, times: Tensor, mask: Tensor, survived_until: Tensor
+    ) -> Tensor:
+        """-log P(no event up to `survived_until`), at the first event after it and 0 elsewhere: (B, T)."""
+        silence = survived_until[:, None] - last_times
+        touches = mask & (times >= survived_until[:, None]) & (silence >= 0)
+        spans = touches & (silence > 0)
+        # Deleted events tied with the split also span it; the first kept event after it is the last that does. Where
+        # no event does, the correction is 0, but its slope in the gate of the event at the split is not.
+        length = times.shape[1]
+        position = torch.arange(length, device=times.device)
+        last = torch.where(spans, position, -1).amax(dim=1)
+        first = torch.where(touches, position, length - 1).amin(dim=1)
+        index = torch.where(last >= 0, last, first)[:, None]  # (B, 1)
+        state = states.gather(1, index[:, :, None].expand(-1, -1, states.shape[-1]))
+        compensator = self.total_compensator(state, silence.gather(1, index).clamp(min=0))
+        correction = torch.where(touches.gather(1, index), compensator, torch.zeros_like(compensator))
+        return torch.zeros_like(times).scatter(1, index, correction)
+
+    def forward(
+        self,
+        times: Tensor,
+        marks: Tensor,
+        mask: Tensor,
+        loss_mask: Tensor | None = None,
+        observation_end: Tensor | None = None,
+    ) -> MTPPOutput:
+        """Negative log-likelihood per event (eq. 3).
+
+        Args:
+            times, marks, mask: (B, T), see `event_log_prob`.
+            loss_mask: (B, T), True for events that count; all of `mask` if not given.
+            observation_end: (B,), end of the observation: adds the silence after the last event. Windows cut from
+                longer sequences leave it out.
+        """
+        output = self.event_log_prob(times, marks, mask)
+        counted = mask if loss_mask is None else mask & loss_mask
+        total = output.log_prob.masked_fill(~counted, 0.0).sum()
+        if observation_end is not None:
+            state, last_time = self._final_state(times, marks, mask)
+            total = total - self.total_compensator(state, observation_end - last_time).sum()
+        output.num_items = counted.sum()
+        output.loss = -total / output.num_items.clamp(min=1)
+        return output
+
+    # --- the process on a clock
+
+    def _final_state(self, times: Tensor, marks: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """State and time of the last event of each row, whatever padding stands behind it: (B, D), (B,)."""
+        states, last_times = self.encode_history(times, marks, mask, None)
+        position = torch.arange(1, times.shape[1] + 1, device=times.device)
+        index = F.pad(mask * position, (1, 0)).amax(dim=1, keepdim=True)
+        return states.gather(1, index[..., None].expand(-1, -1, states.shape[-1]))[:, 0], last_times.gather(1, index)[
+            :, 0
+        ]
+
+    def _at(
+        self, times: Tensor, marks: Tensor, mask: Tensor, query_times: Tensor, keep: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """History state and silence at each query time, given the events strictly before it: (B, Q, D), (B, Q)."""
+        states, last_times = self.encode_history(times, marks, mask, keep)
+        # Padding may stand anywhere, so count positions by time, padding never before anything.
+        when = torch.where(mask, times, torch.full_like(times, torch.inf))
+        before = (when[:, None, :] < query_times[:, :, None]).to(torch.long)  # (B, Q, T)
+        position = torch.arange(1, times.shape[1] + 1, device=times.device)
+        index = F.pad(before * position, (1, 0)).amax(dim=2)
+        state = states.gather(1, index[:, :, None].expand(-1, -1, states.shape[-1]))
+        return state, (query_times - last_times.gather(1, index)).clamp(min=0)
+
+    def intensity(
+        self, times: Tensor, marks: Tensor, mask: Tensor, query_times: Tensor, *, keep: Tensor | None = None
+    ) -> Tensor:
+        """Intensity of every mark at `query_times` (B, Q), given the kept events before: (B, Q, C)."""
+        return self.mark_intensities(*self._at(times, marks, mask, query_times, keep))
+
+    def compensator(
+        self, times: Tensor, marks: Tensor, mask: Tensor, query_times: Tensor, *, keep: Tensor | None = None
+    ) -> Tensor:
+        """Intensity of all marks integrated from the last kept event to `query_times` (B, Q): (B, Q)."""
+        return self.total_compensator(*self._at(times, marks, mask, query_times, keep))
+
+    @torch.no_grad()
+    def sample_next(
+        self,
+        times: Tensor,
+        marks: Tensor,
+        mask: Tensor,
+        *,
+        num_samples: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Draw the next event after the whole sequence: times (B, num_samples) on the same clock, and marks."""
+        state, last_time = self._final_state(times, marks, mask)
+        uniform = torch.rand(len(times), num_samples, generator=generator, dtype=times.dtype, device=times.device)
+        states = state[:, None].expand(-1, num_samples, -1)
+        intervals = self._invert_compensator(states, -torch.log1p(-uniform))
+        intensities = self.mark_intensities(states, intervals)
+        drawn = torch.multinomial(intensities.flatten(0, 1), 1, generator=generator).view(len(times), num_samples)
+        return last_time[:, None] + intervals, drawn
+
+    @torch.no_grad()
+    def predict_next(
+        self, times: Tensor, marks: Tensor, mask: Tensor, *, num_points: int = 512
+    ) -> tuple[Tensor, Tensor]:
+        """Expected time (B,) of the next event and the probability of each mark (B, C).
+
+        Both are integrals over the survival function, by the midpoint rule in its cube root: points crowd in the tail,
+        where a rare long silence can carry most of the mean.
+        """
+        state, last_time = self._final_state(times, marks, mask)
+        states = state[:, None].expand(-1, num_points, -1)
+        edges = torch.linspace(1, 0, num_points + 1, dtype=times.dtype, device=times.device)
+        weights = -(edges**3).diff()  # (num_points,) probability of each cell
+        targets = -3 * (0.5 * (edges[1:] + edges[:-1])).log()
+        intervals = self._invert_compensator(states, targets.expand(len(times), -1))
+        intensities = self.mark_intensities(states, intervals)  # (B, num_points, C)
+        mark_prob = weights @ (intensities / intensities.sum(-1, keepdim=True))
+        return last_time + intervals @ weights, mark_prob
+
+    def _invert_compensator(self, states: Tensor, targets: Tensor, iterations: int = 60) -> Tensor:
+        """Interval at which the total compensator reaches `targets` (...): bisection in log time, so that the same
+        relative precision holds for microseconds and months."""
+        scale = self.mean_interval.to(targets)
+        low = torch.full_like(targets, -30.0) + scale.log()
+        high = torch.full_like(targets, 30.0) + scale.log()
+        for _ in range(iterations):
+            middle = 0.5 * (low + high)
+            below = self.total_compensator(states, middle.exp()) < targets
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return (0.5 * (low + high)).exp()

@@ -1,0 +1,1 @@
+"""Answers and rows as people see them: tables, pictures, pages, cards."""

@@ -1,0 +1,1 @@
+"""The training loop, and what `ehd-hf train` does with it."""

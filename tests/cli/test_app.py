@@ -1,0 +1,254 @@
+"""What stands behind the page: questions in, explanations or sentences out; and the server under many at once."""
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from html import unescape
+
+import httpx
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from app_server import Question, ask
+from ehd_hf import app, cli
+from ehd_hf.explain.explainer import EHDDistiller, load_example
+from explanations import HOSTILE, made
+
+
+@pytest.fixture(scope="module")
+def service():
+    return app.Service(app.open_models("incidents"))
+
+
+def said(service, **question):
+    """The sentence in the place of an answer."""
+    shown, text = service.show_answer(*Question(**question))
+    opening = '<div class="problem" role="alert"><strong>No answer yet:</strong> '
+    assert shown.startswith(opening) and text == ""
+    return unescape(shown.removeprefix(opening).removesuffix("</div>"))
+
+
+# --- questions and answers
+
+
+def test_the_first_question_is_the_one_of_the_command_line(service):
+    answer = service.explain(*Question())
+    alone = EHDDistiller.from_pretrained("incidents").explain(load_example(), history=25)
+    assert answer.to_dict() == alone.to_dict() and answer.intensity is not None
+
+
+@pytest.mark.parametrize("split", [1, 12, 29])
+def test_the_history_ends_where_the_split_is(service, split):
+    answer = service.explain(*Question(split=split, future=4, history=7))
+    moments = load_example()["time"].to_numpy()
+    assert [event.time for event in answer.history] == list(moments[max(split - 7, 0) : split])
+    assert [event.time for event in answer.future] == list(moments[split : split + 4])
+
+
+@pytest.mark.parametrize(("target", "value"), [("share", 0.4), ("epsilon", 0.6), ("size", 2)])
+@pytest.mark.parametrize("conditioning", ["survival", "paper"])
+def test_target_and_conditioning_are_those_asked_for(service, target, value, conditioning):
+    answer = service.explain(*Question(target=target, conditioning=conditioning, **{target: value}))
+    assert getattr(answer, target) == value and answer.conditioning == conditioning
+    assert [answer.share, answer.epsilon, answer.size].count(None) == 2
+    assert service.models["incidents"].explainer.conditioning == "survival"  # nobody changes what all share
+
+
+def test_a_model_begins_with_what_it_was_trained_for(service):
+    names = ("future", "history", "target", "share", "epsilon", "size", "conditioning")
+    values = [update["value"] for update in service.show_model("incidents-paper")]
+    assert dict(zip(names, values, strict=True)) == {
+        "future": 5,
+        "history": 25,
+        "target": "epsilon",
+        "share": 0.7,
+        "epsilon": 0.5,
+        "size": 3,
+        "conditioning": "paper",
+    }
+
+
+def test_opening_events_lists_sequences_and_puts_the_split_before_the_last_events(service):
+    opened = Question(example="Six services, simulated")[:9]
+    sequences, split, notes = service.show_events(*opened, None, 5)
+    assert len(sequences["choices"]) == 6 and sequences["value"] == "service-000" and sequences["visible"]
+    assert split["maximum"] == split["value"] + 4 and "of 6 sequences" in notes["value"]
+    again, moved, _ = service.show_events(*opened, "service-004", 5)
+    assert again["value"] == "service-004" and moved["maximum"] != split["maximum"]
+    answer = service.explain(*Question(example="Six services, simulated", sequence="service-004", split=40))
+    assert answer.seq_id == "service-004"
+
+
+def test_one_sequence_needs_no_choice(service):
+    sequences, split, _ = service.show_events(*Question()[:9], None, 5)
+    assert not sequences["visible"] and split == {**split, "maximum": 29, "value": 25}
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
+def test_an_uploaded_file_gives_the_answer_of_the_same_events(service, tmp_path, kind):
+    frame, file = load_example(), tmp_path / f"events.{kind}"
+    write = {
+        "csv": lambda: frame.to_csv(file, index=False),
+        "tsv": lambda: frame.to_csv(file, index=False, sep="\t"),
+        "jsonl": lambda: frame.assign(time=frame["time"].astype(str)).to_json(file, orient="records", lines=True),
+        "parquet": lambda: frame.to_parquet(file),
+    }
+    write[kind]()
+    answer = service.explain(*Question(source=app.UPLOAD, upload=str(file)))
+    assert answer.to_dict() == service.explain(*Question()).to_dict()
+
+
+def test_a_pasted_table_gives_it_too_and_columns_can_be_named(service):
+    pasted = load_example().rename(columns={"time": "a", "mark": "b"}).to_csv(index=False, sep=";")
+    question = Question(source=app.PASTED, pasted=pasted, time="a", mark="b")
+    assert service.explain(*question).to_dict() == service.explain(*Question()).to_dict()
+
+
+# --- what is refused
+
+
+def table(rows, header="time,mark"):
+    return "\n".join([header, *rows])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"source": app.UPLOAD}, "choose a file with one row per event"),
+        ({"source": app.PASTED}, "paste a table: a line of column names"),
+        (
+            {"source": app.PASTED, "pasted": table(["1,2"], "a,b")},
+            "which column says when it happened and which what happened?",
+        ),
+        ({"source": app.PASTED, "pasted": table(["1,2"], "a,b")}, "Name them with “Time column” and “Mark column”."),
+        ({"source": app.PASTED, "pasted": table(["1,deplyo", "2,alert"])}, "Did you mean 'deploy'?"),
+        ({"source": app.PASTED, "pasted": table(["1,alert"]), "split": 1}, "there must be a past and a future"),
+        ({"source": app.PASTED, "pasted": table(["1,alert", "x,alert"])}, "column 'time' does not read as times"),
+        ({"source": app.PASTED, "pasted": "time,mark\n" + "x" * 11_000_000}, "up to 10 MB here; pasted.csv has 11.0"),
+        ({"sequence": "nobody"}, "there is no sequence 'nobody' among 1."),
+        ({"split": 30}, "the event after which the history ends must be a whole number from 1 to 29; got 30."),
+        ({"future": 51}, "the number of events to explain must be a whole number from 1 to 50; got 51."),
+        ({"history": 201}, "the number of events to look at must be a whole number from 1 to 200; got 201."),
+        ({"history": None}, "got None"),
+        ({"target": "size", "size": 1.5}, "the size must be a whole number from 1 to 200; got 1.5."),
+        ({"target": "share", "share": 1.5}, "share"),
+        ({"model": "stackoverflow-15-40"}, "the examples are not for stackoverflow-15-40: the model does not know 8"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_is_answered_with_a_sentence(service, change, sentence):
+    assert sentence in said(service, **change)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("events.txt", b"time,mark\n1,alert\n", "one of .csv"),
+        ("events.csv", b"", "events.csv is empty"),
+        ("events.parquet", b"PAR1 and no more", "events.parquet cannot be read as Parquet"),
+        ("events.jsonl", b'{"time": 1, "mark": "alert"}\n{"time"', "cannot be read"),
+        ("<img src=x>.csv", b"a,b\n1,2\n", "which column says"),
+    ],
+)
+def test_a_bad_file_is_named_without_its_place_on_this_machine(service, tmp_path, name, content, sentence):
+    (tmp_path / name).write_bytes(content)
+    text = said(service, source=app.UPLOAD, upload=str(tmp_path / name))
+    assert sentence in text and str(tmp_path) not in text and "Traceback" not in text
+
+
+def test_too_many_events_are_refused(service, tmp_path):
+    file = tmp_path / "many.csv"
+    file.write_text("time,mark\n" + "".join(f"{i},alert\n" for i in range(app.MAX_EVENTS + 1)))
+    assert "up to 200,000 events here; got 200,001" in said(service, source=app.UPLOAD, upload=str(file))
+
+
+def test_a_small_parquet_file_that_unfolds_to_a_huge_table_is_refused_before_it_does(service, tmp_path):
+    many, wide = tmp_path / "many.parquet", tmp_path / "wide.parquet"
+    count = 3_000_000
+    pq.write_table(pa.table({"time": np.zeros(count), "mark": pa.array(["alert"]).take(np.zeros(count, int))}), many)
+    long = pa.DictionaryArray.from_arrays(np.zeros(150_000, np.int32), ["alert" * 200_000])  # 150 GB as text
+    pq.write_table(pa.table({"time": np.arange(150_000.0), "mark": long}), wide)
+    assert many.stat().st_size < 1e6 and wide.stat().st_size < 3e6
+    before = pa.default_memory_pool().max_memory()
+    assert "got 3,000,000" in said(service, source=app.UPLOAD, upload=str(many))
+    text = said(service, source=app.UPLOAD, upload=str(wide))
+    assert "a table may unfold to 50 MB here; this one would have 150,000" in text
+    assert pa.default_memory_pool().max_memory() - before < 200e6
+
+
+def test_a_mistake_of_ours_is_logged_and_not_shown(service, monkeypatch, caplog):
+    def broken(*_):
+        raise KeyError("secret/path")
+
+    monkeypatch.setattr(service, "read", broken)
+    assert said(service).startswith("something went wrong in this app") and "secret/path" in caplog.text
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_strings_from_data_are_escaped_wherever_they_go(service, name):
+    shown = app.shown(made(marks=(name,), seq_id=name))
+    assert (
+        shown.count("<") == 4 and 'sandbox="allow-scripts"' in shown and "same-origin" not in shown.split("srcdoc")[0]
+    )
+    assert app.problem(ValueError(name)).count("<") == 4 and app.in_lines([name]).count("<") == 2
+    rows = pd.DataFrame({"time": [1.0, 2.0], "mark": [name, name]}).to_csv(index=False)
+    assert service.show_answer(*Question(source=app.PASTED, pasted=rows, split=1))[0].count("<") == 4
+
+
+def test_without_the_extra_one_is_told_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    monkeypatch.delitem(sys.modules, "ehd_hf.app")
+    result = CliRunner().invoke(cli.app, ["app"])
+    assert result.exit_code == cli.BAD_INPUT
+    assert result.stderr == "error: the app comes with the demo extra. Install it: pip install 'ehd-hf[demo]'\n"
+
+
+# --- the server
+
+
+def questions():
+    """Thirty that differ in model, split, target and conditioning."""
+    for number in range(30):
+        yield Question(
+            model=["incidents", "incidents-paper"][number % 2],
+            split=6 + number % 23,
+            target=["share", "epsilon", "size"][number % 3],
+            size=1 + number % 4,
+            conditioning=["survival", "paper"][number // 2 % 2],
+        )
+
+
+def test_thirty_questions_at_once_get_each_its_own_answer(service, app_url):
+    asked = list(questions())
+    alone = [service.explain(*question).to_dict() for question in asked]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = list(pool.map(lambda question: ask(app_url, question), asked))
+    assert len({json.dumps(answer) for answer in alone}) > 25
+    for (event, data), expected in zip(answers, alone, strict=True):
+        assert event == "complete"
+        assert json.loads(json.loads(data)[1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"upload": {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}}, "null"),
+        ({"upload": {"path": "https://example.org/e.csv", "meta": {"_type": "gradio.FileData"}}}, "must be uploaded"),
+        ({"model": "somebody/else"}, "not in the list of choices"),
+    ],
+)
+def test_the_server_opens_no_other_file_address_or_model(app_url, change, sentence):
+    event, data = ask(app_url, Question(**{"source": app.UPLOAD, **change}))
+    assert event == "error" and sentence in data and "root:" not in data
+
+
+def test_more_than_a_file_may_have_is_cut_off(app_url):
+    for address, body in (
+        ("upload", {"files": {"files": ("events.csv", b"x" * 51_000_000)}}),
+        ("call/explain", {"content": b"[" * 51_000_000, "headers": {"content-type": "application/json"}}),
+    ):
+        refused = httpx.post(f"{app_url}/gradio_api/{address}", timeout=60, **body)
+        assert refused.status_code == 413 and "up to 50 MB" in refused.text

@@ -1,0 +1,338 @@
+"""Tables as people have them: columns, times in any writing, marks, ties, and what is refused."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ehd_hf.data.reading import MAX_MARKS, OTHER, Reading, column_names, natural_unit, read_events, spread_ties
+from ehd_hf.data.sequences import load_events
+
+NAMES = {"time": "ts", "mark": "type", "sequence": "user"}
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def log(path, times, marks=None, users=None, separator=","):
+    """A CSV file with the columns user, ts, type."""
+    marks = ["ab"[i % 2] for i in range(len(times))] if marks is None else marks
+    users = ["u1"] * len(times) if users is None else users
+    rows = [separator.join(("user", "ts", "type"))]
+    rows += [separator.join(map(str, row)) for row in zip(users, times, marks, strict=True)]
+    return write(path, "\n".join(rows) + "\n")
+
+
+# --- times
+
+
+@pytest.mark.parametrize(
+    "times, time_format, unit",
+    [
+        (["2026-03-01T10:00:00", "2026-03-01T11:00:00", "2026-03-01T13:30:00"], "iso", "h"),
+        (["2026-03-01 10:00:00+01:00", "2026-03-01 10:00:00Z", "2026-03-01 13:30:00+01:00"], "iso", "h"),
+        (["01.03.2026 10:00", "01.03.2026 11:00", "28.03.2026 13:30"], "%d.%m.%Y %H:%M", "D"),
+        (["03/28/2026 10:00 AM", "03/28/2026 11:00 AM", "03/28/2026 01:30 PM"], "%m/%d/%Y %I:%M %p", "h"),
+        (["28 Mar 2026", "29 Mar 2026", "30 Mar 2026"], "%d %b %Y", "D"),
+        (["28.03.2026 01:00:20", "28.03.2026 02:00", "28.03.2026"], "%d.%m.%Y %H:%M:%S|%d.%m.%Y %H:%M|%d.%m.%Y", "h"),
+        (["28/Mar/2026:10:00:00 +0100", "28/Mar/2026:10:00:02 +0100", "28/Mar/2026:10:00:03 +0100"], None, "s"),
+        ([1767600041648, 1767600041900, 1767600042648], "ms", "s"),
+        ([1767600041, 1767600101, 1767600191], "s", "min"),
+        ([1767600041.5, 1767600042.25, 1767600044.0], "s", "s"),
+        ([20260301, 20260302, 20260304], "%Y%m%d", "D"),
+        ([0.5, 1.25, 7.0], "number", None),
+        (['"0,5"', '"1,25"', '"7"'], "number", None),
+    ],
+)
+def test_times_are_understood_however_they_are_written(tmp_path, times, time_format, unit):
+    read = read_events(log(tmp_path / "log.csv", times), **NAMES)
+    assert time_format in (None, read.reading.time_format)
+    assert read.reading.time_unit == read.events.time_unit == unit
+    again = read_events(log(tmp_path / "log.csv", times), reading=read.reading)
+    assert (again.events.times == read.events.times).all() and again.reading == read.reading  # to the last bit
+
+
+def test_moments_are_those_of_the_file(tmp_path):
+    read = read_events(log(tmp_path / "log.csv", [1767600041648, 1767600042649, 1767600042650]), **NAMES)
+    assert [str(moment)[:23] for moment in read.events.shown_times(0)] == [
+        "2026-01-05T08:00:41.648",
+        "2026-01-05T08:00:42.649",
+        "2026-01-05T08:00:42.650",
+    ]
+
+
+def test_numbers_that_could_count_from_1970_are_plain_numbers_if_one_says_so(tmp_path):
+    file = log(tmp_path / "log.csv", [1767600041, 1767600101, 1767600191])
+    read = read_events(file, **NAMES, time_format="number", time_unit="min")
+    assert read.events.epochs is None and read.events.time_unit == "min"
+    assert read.events.times.tolist() == [1767600041, 1767600101, 1767600191]
+
+
+def test_times_without_a_zone_among_others_are_utc_and_that_is_said(tmp_path):
+    read = read_events(log(tmp_path / "log.csv", ["2026-03-01T10:00:00+01:00", "2026-03-01T10:00:00"]), **NAMES)
+    assert np.diff(read.events.shown_times(0)) == np.timedelta64(1, "h")
+    assert read.notes == [
+        "Times name their zone; they are shown in UTC.",
+        "1 of 2 times name no zone and are taken as UTC.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "times, said",
+    [
+        (["03/04/2026 10:00", "05/06/2026"], r"03 April 2026 or 04 March 2026"),
+        (["03/04/2026", "05/06/2026"], r"03 April 2026 or 04 March 2026.*--time-format '%d/%m/%Y'"),
+        (["2026-03-01 10:00", "01.03.2026"], r"one way.*2026-03-01 10:00.*01.03.2026"),
+        (["soon", "later"], r"does not read as times: 'soon'.*--time"),
+        (["10:00", "11:00"], r"need a date.*10:00"),
+        (["2026-02-29", "2026-02-30"], r"does not read as times|one way"),
+    ],
+)
+def test_times_that_cannot_be_understood_are_refused_with_a_remedy(tmp_path, times, said):
+    with pytest.raises(ValueError) as error:
+        read_events(log(tmp_path / "log.csv", times), **NAMES)
+    assert re.search(said, str(error.value), re.DOTALL), str(error.value)
+
+
+def test_an_ambiguous_date_is_read_as_one_says(tmp_path):
+    file = log(tmp_path / "log.csv", ["03/04/2026", "05/06/2026"])
+    read = read_events(file, **NAMES, time_format="%m/%d/%Y")
+    assert str(read.events.shown_times(0)[0])[:10] == "2026-03-04"
+    with pytest.raises(ValueError, match="must read as %d.%m.%Y; got '03/04/2026'"):
+        read_events(file, **NAMES, time_format="%d.%m.%Y")
+    with pytest.raises(ValueError, match="Write a pattern"):
+        read_events(file, **NAMES, time_format="ms")
+
+
+@pytest.mark.parametrize("seconds, unit", [(2e-3, "ms"), (1.0, "s"), (40.0, "min"), (3000.0, "h"), (1e6, "D")])
+def test_the_unit_is_that_of_the_median_interval(seconds, unit):
+    assert natural_unit(seconds) == unit
+
+
+@pytest.mark.parametrize("later", [[1767600041, 1767603641], ["2026-01-05 08:00:41", "2026-01-05 09:00:41"]])
+def test_a_later_file_may_write_its_times_otherwise(tmp_path, later):
+    trained = read_events(log(tmp_path / "log.csv", [1767600041000, 1767603641000, 1767607241000]), **NAMES).reading
+    assert (trained.time_format, trained.time_unit) == ("ms", "h")
+    events = read_events(log(tmp_path / "later.csv", later), reading=trained).events
+    assert events.times.tolist() == [0.0, 1.0] and str(events.shown_times(0)[0])[:19] == "2026-01-05T08:00:41"
+
+
+def test_an_ambiguous_writing_is_remembered(tmp_path):
+    trained = read_events(log(tmp_path / "log.csv", ["03/28/2026", "03/30/2026"]), **NAMES).reading
+    events = read_events(log(tmp_path / "later.csv", ["03/04/2026", "05/06/2026"]), reading=trained).events
+    assert str(events.shown_times(0)[0])[:10] == "2026-03-04"
+
+
+# --- columns and rows
+
+
+def test_columns_are_found_by_their_usual_names_and_by_what_is_in_them(tmp_path):
+    frame = pd.DataFrame({"Page": ["a", "b"], "seen": ["2026-01-01", "2026-01-02"], "User_ID": [7, 7], "type": [1, 1]})
+    frame.to_csv(tmp_path / "log.csv", index=False)
+    reading = read_events(tmp_path / "log.csv").reading
+    assert (reading.time, reading.mark, reading.sequence) == ("seen", "type", "User_ID")
+    reading = read_events(tmp_path / "log.csv", mark="Page").reading
+    assert reading.mark == "Page"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
+def test_every_kind_of_file_gives_the_same_events(tmp_path, suffix):
+    frame = pd.DataFrame({"user": ["x", "x", "y"], "ts": [1.5, 2.5, 0.5], "type": ["b", "a", "b"]})
+    file = tmp_path / f"log.{suffix}"
+    if suffix in ("csv", "tsv"):
+        frame.to_csv(file, index=False, sep="\t" if suffix == "tsv" else ",")
+    elif suffix == "jsonl":
+        frame.to_json(file, orient="records", lines=True)
+    else:
+        frame.to_parquet(file)
+    read = read_events(file, **NAMES)
+    assert read.events.times.tolist() == [1.5, 2.5, 0.5] and read.events.marks.tolist() == [1, 0, 1]
+    assert read.events.seq_ids == ("x", "y")
+    assert column_names(file) == ["user", "ts", "type"]
+
+
+def test_a_table_with_a_sequence_in_each_row_is_read_too():
+    table = {"who": ["p", "q"], "times": [[0.0, 1.5], [2.0]], "marks": [["a", "b"], ["a"]]}
+    read = read_events(table, sequence="who")
+    assert read.events.seq_ids == ("p", "q") and read.events.lengths.tolist() == [2, 1]
+
+
+def test_semicolons_and_a_byte_order_mark_are_no_obstacle(tmp_path):
+    file = tmp_path / "log.csv"
+    file.write_bytes("﻿user;ts;type\nü;1.5;a\nü;2.5;b\n".encode())
+    assert read_events(file, **NAMES).events.seq_ids == ("ü",)
+
+
+def test_rows_are_sorted_and_ids_stay_text(tmp_path):
+    file = log(tmp_path / "log.csv", [3.0, 1.0, 2.0], marks=["c", "a", "b"], users=["007", "007", "guest"])
+    events = read_events(file, **NAMES).events
+    assert events.seq_ids == ("007", "guest") and events[0][0].tolist() == [1.0, 3.0]
+
+
+def test_a_few_rows_without_a_value_are_left_out_and_counted(tmp_path):
+    marks = ["a", "b"] * 20 + ["", " "]
+    read = read_events(log(tmp_path / "log.csv", range(42), marks=marks), **NAMES)
+    assert read.events.num_events == 40 and "2 of 42 rows lack a mark" in read.notes[0]
+
+
+def test_many_rows_without_a_value_are_refused(tmp_path):
+    file = log(tmp_path / "log.csv", range(9), marks=["a", ""] * 4 + ["a"])
+    with pytest.raises(ValueError, match="4 of 9 rows lack a value, most in the mark column 'type'"):
+        read_events(file, **NAMES)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"time": "timestamp"}, "no time column 'timestamp'; the columns are user, ts, type"),
+        ({"mark": "typ"}, "Did you mean 'type'"),
+        ({"sequence": "users"}, "Did you mean 'user'.*--sequence"),
+        ({"max_marks": 1}, "at least 2"),
+    ],
+)
+def test_a_wrong_column_is_refused_with_the_near_ones(tmp_path, options, said):
+    with pytest.raises(ValueError, match=said):
+        read_events(log(tmp_path / "log.csv", [1.0, 2.0]), **{**NAMES, **options})
+
+
+@pytest.mark.parametrize(
+    "name, content, said",
+    [
+        ("log.csv", b"", "empty"),
+        ("log.csv", b"user,ts,type\n", "no events"),
+        ("log.csv", b"user,ts,type\nx,1,a\nx,2\n", "cannot be read as a table.*columns"),
+        ("log.csv", b"user,ts,type\nx,1,\xe9t\xe9\nx,2,b\n", "UTF-8"),
+        ("log.csv", b"u1,1.5,a\nu1,2.5,b\n", "lack a line of column names|which column says"),
+        ("log.xls", b"?", "one of .csv"),
+        ("log.parquet", b"not parquet", "Parquet|parquet"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises((ValueError, OSError), match=said):
+        read_events(tmp_path / name)
+
+
+def test_a_missing_file_and_a_folder_are_refused_with_what_is_there(tmp_path):
+    log(tmp_path / "events.csv", [1.0])
+    with pytest.raises(FileNotFoundError, match="Did you mean 'events.csv'"):
+        read_events(tmp_path / "event.csv")
+    with pytest.raises(ValueError, match="is a folder. Pass one of its files: events.csv"):
+        read_events(tmp_path)
+
+
+# --- marks
+
+
+def test_codes_become_names_in_their_order(tmp_path):
+    events = read_events(log(tmp_path / "log.csv", range(4), marks=[4200, 9, 4200, 10]), **NAMES).events
+    assert list(events.id2label.values()) == ["9", "10", "4200"]
+
+
+def many_marks(path, rare=MAX_MARKS, each=30):
+    marks = [f"often {i}" for i in range(3) for _ in range(each)] + [f"rare {i}" for i in range(rare)]
+    return log(path, range(len(marks)), marks=marks)
+
+
+def test_rare_marks_become_other_above_the_limit_only(tmp_path):
+    read = read_events(many_marks(tmp_path / "log.csv", rare=MAX_MARKS - 3, each=60), **NAMES)
+    assert read.events.num_marks == MAX_MARKS and not read.reading.merges
+    read = read_events(many_marks(tmp_path / "log.csv", rare=MAX_MARKS - 2, each=60), **NAMES)
+    assert list(read.events.id2label.values()) == ["often 0", "often 1", "often 2", OTHER] and read.reading.merges
+    assert (read.events.marks == 3).sum() == MAX_MARKS - 2
+    assert "101 kinds of events" in read.notes[0] and "rarest 98" in read.notes[0]
+
+
+def test_marks_a_model_does_not_know_are_other_to_it_or_refused(tmp_path):
+    trained = read_events(many_marks(tmp_path / "log.csv", each=60), **NAMES).reading
+    later = log(tmp_path / "later.csv", range(3), marks=["often 1", "new", "rare 5"])
+    read = read_events(later, reading=trained)
+    assert read.events.marks.tolist() == [1, 3, 3] and "2 kinds of events are 'other'" in read.notes[0]
+    strict = read_events(log(tmp_path / "log.csv", range(3), marks=["open", "close", "open"]), **NAMES).reading
+    with pytest.raises(ValueError, match="does not know 1 of these marks: 'opened'. Did you mean 'open'"):
+        read_events(log(tmp_path / "later.csv", range(2), marks=["opened", "close"]), reading=strict)
+
+
+def test_a_column_of_identifiers_is_no_column_of_marks(tmp_path):
+    file = log(tmp_path / "log.csv", range(500), marks=[f"request {i}" for i in range(500)])
+    with pytest.raises(ValueError, match="500 different values in 500 events.*--mark"):
+        read_events(file, **NAMES)
+
+
+def test_numbers_stand_for_the_marks_of_a_model_that_names_them(tmp_path):
+    file = log(tmp_path / "log.csv", range(3), marks=[2, 0, 1])
+    read = read_events(file, reading=Reading(marks=("a", "b", "c"), time_unit="h"), **NAMES)
+    assert read.events.marks.tolist() == [2, 0, 1] and read.events.id2label[2] == "c"
+
+
+def test_timestamps_are_refused_by_a_model_of_plain_numbers(tmp_path):
+    file = log(tmp_path / "log.csv", ["2026-01-01", "2026-01-02"])
+    with pytest.raises(ValueError, match="numbers without a unit.*timestamps"):
+        read_events(file, reading=Reading(marks=("a", "b")), **NAMES)
+
+
+# --- ties
+
+
+def test_dates_are_spread_over_their_day_and_shown_as_dates(tmp_path):
+    days = [f"2026-03-{day:02d}" for day in (1, 1, 1, 2, 5, 5)]
+    read = read_events(log(tmp_path / "log.csv", days, marks=list("abcabc")), **NAMES)
+    events = read.events
+    assert "rounded to the day" in read.notes[0] and events.time_unit == "D" and read.reading.resolution == 1.0
+    assert (np.diff(events.times) > 0).all() and np.floor(events.times).tolist() == [0, 0, 0, 1, 4, 4]
+    assert events.marks.tolist() == [0, 1, 2, 0, 1, 2]  # in the order of the file
+    assert [str(moment)[:10] for moment in events.shown_times(0)] == days
+    assert all(str(moment)[10:] == "T00:00:00.000000000" for moment in events.shown_times(0))
+
+
+def test_a_few_ties_are_left_alone(tmp_path):
+    times = [float(i) for i in range(200)]
+    times[7] = times[6]
+    read = read_events(log(tmp_path / "log.csv", times), **NAMES)
+    assert read.reading.resolution is None and read.events.times[7] == 6.0 and read.notes == []
+
+
+def test_ties_that_are_no_rounding_are_only_told(tmp_path):
+    read = read_events(log(tmp_path / "log.csv", [0.25, 0.25, 1.5, 1.5, 2.0]), **NAMES)
+    assert read.reading.resolution is None and "not rounding" in read.notes[0]
+
+
+def test_where_an_event_is_put_does_not_change_when_others_come():
+    long = load_events([{"times": [0.0, 0.0, 1.0, 3.0, 3.0], "marks": [0, 0, 1, 0, 1]}])
+    two = load_events([{"times": [2.0, 2.0], "marks": [0, 1]}, {"times": [0.0, 0.0, 1.0], "marks": [0, 0, 1]}])
+    two = spread_ties(two, 1.0)
+    short = spread_ties(long, 1.0)
+    assert two.select([1]).seq_ids == (1,)
+    renamed = spread_ties(load_events({"seq_id": [1], "times": [[0.0, 0.0, 1.0]], "marks": [[0, 0, 1]]}), 1.0)
+    assert renamed.times.tolist() == two[1][0].tolist() != short.times[:3].tolist()
+
+
+# --- what is remembered
+
+
+def test_a_reading_survives_json(tmp_path):
+    reading = read_events(many_marks(tmp_path / "log.csv", each=60), **NAMES).reading
+    assert Reading.from_dict(json.loads(json.dumps(reading.to_dict()))) == reading
+    with pytest.raises(ValueError, match="unknown colour"):
+        Reading.from_dict({"colour": "red"})
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"time": [1.0, 2.0], "mark": ["a", "b"], "seq_id": [["x"], ["y"]]}, "'seq_id' holds lists"),
+        ({"seq_id": [["x"]], "times": [[1.0, 2.0]], "marks": [["a", "b"]]}, "'seq_id' holds lists"),
+        ({"seq_id": [1], "times": [[1.0, 2.0]], "marks": [[["a"], ["b"]]]}, "'marks' must hold single values"),
+        ({"seq_id": [1], "times": [[[1.0], [2.0]]], "marks": [["a", "b"]]}, "'times' must hold single values"),
+    ],
+)
+def test_lists_where_single_values_belong_are_refused(tmp_path, columns, said):
+    pq.write_table(pa.table(columns), tmp_path / "events.parquet")
+    with pytest.raises(ValueError, match=said):
+        read_events(tmp_path / "events.parquet")

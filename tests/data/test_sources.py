@@ -1,0 +1,392 @@
+"""Readers of public layouts: what they read, what they refuse, and that a hostile pickle runs nothing."""
+
+import json
+import os
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ehd_hf.data.sequences import EventSequences, load_events
+from ehd_hf.data.sources import from_easytpp, from_neural_hawkes, from_seismic, load_source, with_jitter
+
+
+def easytpp_row(times, marks, first_gap=0.0, dim_process=6, **more):
+    gaps = [first_gap, *np.diff(times).tolist()]
+    row = {"time_since_start": times, "time_since_last_event": gaps, "type_event": marks, "dim_process": dim_process}
+    return row | more
+
+
+ROWS = [easytpp_row([1.5, 2.0, 4.25], [0, 4, 1], seq_idx=7), easytpp_row([0.5], [2], first_gap=0.5, seq_idx=9)]
+
+
+def hawkes_pickle(rows, number=float, mark=int):
+    """The Neural Hawkes layout of the same rows: dicts per event, all splits named, most of them empty."""
+    sequences = [
+        [
+            {"time_since_start": number(t), "time_since_last_event": number(g), "type_event": mark(m)}
+            for t, g, m in zip(row["time_since_start"], row["time_since_last_event"], row["type_event"], strict=True)
+        ]
+        for row in rows
+    ]
+    return {"dim_process": 6, "args": None, "devtest": [], "train": sequences, "dev": [], "test": []}
+
+
+def assert_rows(sequences):
+    assert isinstance(sequences, EventSequences)
+    np.testing.assert_array_equal(sequences.times, [1.5, 2.0, 4.25, 0.5])
+    np.testing.assert_array_equal(sequences.marks, [0, 4, 1, 2])
+    np.testing.assert_array_equal(sequences.lengths, [3, 1])
+    assert sequences.num_marks == 6
+
+
+# EasyTPP
+
+
+@pytest.mark.parametrize("kind", ["list", "dataset"])
+def test_easytpp_rows_give_times_marks_ids_and_the_declared_number_of_marks(kind):
+    rows = ROWS
+    if kind == "dataset":
+        import datasets
+
+        rows = datasets.Dataset.from_list(ROWS)
+    sequences = from_easytpp(rows)
+    assert_rows(sequences)
+    assert sequences.seq_ids == (7, 9)
+
+
+def test_the_first_gap_tells_the_start_of_the_observation_and_zero_means_unknown():
+    rows = [easytpp_row([3.0, 4.0], [0, 1], first_gap=gap) for gap in (0.0, 3.0, 1.0)]
+    np.testing.assert_array_equal(from_easytpp(rows).starts, [np.nan, 0.0, 2.0])
+
+
+@pytest.mark.parametrize("layout", ["array", "lines", "parquet"])
+def test_an_easytpp_folder_is_recognised_and_its_splits_are_named_ours(tmp_path, layout):
+    for name in ("dev", "train", "test"):
+        if layout == "array":
+            (tmp_path / f"{name}.json").write_text(json.dumps(ROWS, indent=2))
+        elif layout == "lines":
+            (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, ROWS)) + "\n")
+        else:
+            pd.DataFrame(ROWS).to_parquet(tmp_path / f"{name}.parquet")
+    splits = load_source(tmp_path, time_unit="h")
+    assert list(splits) == ["train", "validation", "test"]
+    for sequences in splits.values():
+        assert_rows(sequences)
+        assert sequences.time_unit == "h"
+
+
+def test_an_easytpp_file_alone_is_the_split_train(tmp_path):
+    (tmp_path / "anything.json").write_text(json.dumps(ROWS))
+    splits = load_source(tmp_path / "anything.json", id2label=dict(enumerate("abcdef")))
+    assert list(splits) == ["train"]
+    assert splits["train"].id2label[4] == "e"
+
+
+def test_rounded_gaps_pass_but_gaps_that_tell_another_story_are_refused():
+    row = easytpp_row([10.1234567, 11.7654321, 15.1111111], [0, 1, 2])
+    row["time_since_last_event"] = [round(gap, 3) for gap in row["time_since_last_event"]]
+    assert from_easytpp([row]).num_events == 3
+    row["time_since_last_event"] = [0.0, 1.642, 0.3]
+    with pytest.raises(ValueError, match=r"differences of time_since_start; got .* in row 1 of train\. Correct it"):
+        from_easytpp([ROWS[0], row])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"times": [1.0]}], "row 0 of train must have time_since_start and type_event; got times"),
+        ([easytpp_row([1.0], [6])], r"marks must lie in \[0, 6\); got 6"),
+        ([easytpp_row([2.0, 1.0], [0, 1])], "times must not decrease"),
+        ([], "split train must have a sequence; got none"),
+        ([ROWS[0] | {"time_since_last_event": [0.0, 0.5]}], "differences of time_since_start"),
+    ],
+)
+def test_bad_easytpp_rows_say_what_is_wrong(rows, message):
+    with pytest.raises(ValueError, match=message):
+        from_easytpp(rows)
+
+
+def test_column_names_are_refused_where_the_layout_knows_them():
+    with pytest.raises(ValueError, match="knows its columns; got time. Leave it out"):
+        from_easytpp(ROWS, time="time_since_start")
+
+
+def test_two_files_for_one_split_and_broken_json_are_refused(tmp_path):
+    (tmp_path / "dev.json").write_text(json.dumps(ROWS))
+    (tmp_path / "val.json").write_text(json.dumps(ROWS))
+    with pytest.raises(ValueError, match="two files for validation: dev.json and val.json"):
+        load_source(tmp_path)
+    (tmp_path / "val.json").write_text(json.dumps(ROWS)[:-5])
+    with pytest.raises(ValueError, match="val.json must be a JSON array of rows, or a row per line"):
+        load_source(tmp_path / "val.json")
+
+
+# Neural Hawkes pickles
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("number", [float, np.float32, np.float64], ids=lambda kind: kind.__name__)
+def test_neural_hawkes_pickles_of_numbers_and_numpy_scalars_are_read(tmp_path, number, protocol):
+    file = tmp_path / "data.pkl"
+    file.write_bytes(pickle.dumps(hawkes_pickle(ROWS, number, np.int64), protocol))
+    splits = load_source(file)
+    assert list(splits) == ["train"]
+    assert_rows(splits["train"])
+    np.testing.assert_array_equal(splits["train"].starts, [np.nan, 0.0])
+
+
+def test_a_python_2_pickle_with_byte_strings_and_old_numpy_names_is_read(tmp_path):
+    """Protocol 2 as Python 2 wrote it: str is SHORT_BINSTRING, numpy scalars live in numpy.core."""
+
+    def text(value):
+        return b"U" + bytes([len(value)]) + value
+
+    dtype = (
+        b"cnumpy\ndtype\n"
+        + text(b"f8")
+        + b"K\x00K\x01\x87R(K\x03"
+        + text(b"<")
+        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    )
+    scalar = b"cnumpy.core.multiarray\nscalar\n" + dtype + text(np.float64(2.5).tobytes()) + b"\x86R"
+    event = b"}(" + text(b"time_since_start") + scalar + text(b"time_since_last_event") + scalar
+    event += text(b"type_event") + b"K\x03u"
+    content = b"\x80\x02}(" + text(b"dim_process") + b"K\x05" + text(b"dev") + b"](](" + event + b"eeu."
+    file = tmp_path / "dev.pkl"
+    file.write_bytes(content)
+    splits = from_neural_hawkes(tmp_path)
+    assert list(splits) == ["validation"]
+    assert splits["validation"].times.tolist() == [2.5]
+    assert (splits["validation"].marks.tolist(), splits["validation"].num_marks) == ([3], 5)
+
+
+def test_big_endian_scalars_keep_their_value(tmp_path):
+    raw = pickle.dumps(hawkes_pickle(ROWS[1:], np.float64))
+    swapped = raw.replace(b"<", b">").replace(np.float64(0.5).tobytes(), np.float64(0.5).tobytes()[::-1])
+    assert swapped.count(b">") == raw.count(b"<") > 0
+    (tmp_path / "x.pkl").write_bytes(swapped)
+    assert from_neural_hawkes(tmp_path / "x.pkl")["train"].times.tolist() == [0.5]
+
+
+def test_without_dim_process_marks_are_counted(tmp_path):
+    content = hawkes_pickle(ROWS)
+    del content["dim_process"]
+    (tmp_path / "x.pkl").write_bytes(pickle.dumps(content))
+    assert from_neural_hawkes(tmp_path / "x.pkl")["train"].num_marks == 5
+
+
+def test_in_a_folder_each_pickle_gives_its_own_split(tmp_path):
+    everything = hawkes_pickle(ROWS) | {"dev": hawkes_pickle(ROWS[1:])["train"]}
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.pkl").write_bytes(pickle.dumps(everything))
+    splits = load_source(tmp_path)
+    assert {split: len(sequences) for split, sequences in splits.items()} == {"train": 2, "validation": 1}
+    (tmp_path / "test.pkl").write_bytes(pickle.dumps(everything))
+    with pytest.raises(ValueError, match="split test must have a sequence; got none"):
+        load_source(tmp_path)
+
+
+class Call:
+    """Pickles as a call of `function` with `arguments`."""
+
+    def __init__(self, function, *arguments):
+        self.function, self.arguments = function, arguments
+
+    def __reduce__(self):
+        return self.function, self.arguments
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize(
+    "hide", [lambda call: call, lambda call: {"train": [[{"type_event": call}]]}], ids=["top", "deep"]
+)
+def test_a_pickle_that_runs_a_command_is_refused_and_runs_nothing(tmp_path, hide, protocol):
+    proof, file = tmp_path / "proof", tmp_path / "train.pkl"
+    file.write_bytes(pickle.dumps(hide(Call(os.system, f"touch {proof}")), protocol))
+    with pytest.raises(ValueError, match=r"got a request to import (posix|nt|os)\.system\. Nothing in it was run"):
+        load_source(file)
+    assert not proof.exists()
+    pickle.loads(file.read_bytes())  # the attack is real: the standard reader falls for it
+    assert proof.exists()
+
+
+def test_a_pickle_that_evaluates_code_inside_a_harmless_one_is_refused(tmp_path):
+    proof, file = tmp_path / "proof", tmp_path / "train.pkl"
+    content = hawkes_pickle(ROWS)
+    content["train"][1][0]["time_since_start"] = Call(eval, f"open({str(proof)!r}, 'w').close() or 1.0")
+    file.write_bytes(pickle.dumps(content))
+    with pytest.raises(ValueError, match=r"import builtins\.eval"):
+        load_source(tmp_path)
+    assert not proof.exists()
+
+
+SCALAR, DTYPE, ENCODE = b"cnumpy.core.multiarray\nscalar\n", b"cnumpy\ndtype\n", b"c_codecs\nencode\n"
+INNER = pickle.dumps(Call(os.system, "exit 1"))
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (DTYPE + b"X\x01\x00\x00\x00OK\x00K\x01\x87R.", "the numpy type 'O'"),
+        (DTYPE + b"X\x02\x00\x00\x00O8K\x00K\x01\x87R.", "the numpy type 'O8'"),
+        (DTYPE + b"X\x05\x00\x00\x00f8,O8\x85R.", "the numpy type 'f8,O8'"),
+        (DTYPE + b"](e\x85R.", "the numpy type"),
+        (
+            SCALAR + b"X\x01\x00\x00\x00OB" + len(INNER).to_bytes(4, "little") + INNER + b"\x86R.",
+            "a numpy scalar of str",
+        ),
+        (SCALAR + DTYPE + b"X\x02\x00\x00\x00f8\x85RB\x02\x00\x00\x00ab\x86R.", "plain lists"),
+        (ENCODE + b"X\x01\x00\x00\x00aX\x03\x00\x00\x00rot\x86R.", "text in the encoding 'rot'"),
+        (ENCODE + b"X\x01\x00\x00\x00a\x85R.", "missing 1 required positional argument"),
+        (DTYPE + b")\x81.", "must be a type"),
+        (b"cnumpy\ndtype.mro\n.", r"import numpy\.dtype\.mro"),
+        (b"cnumpy.core.multiarray\n_reconstruct\n.", r"import numpy\.core\.multiarray\._reconstruct"),
+        (b"\x80\x04}(K\x01", "plain lists"),
+        (b"", "plain lists"),
+    ],
+)
+def test_strange_requests_through_the_few_allowed_names_are_refused(tmp_path, program, message):
+    file = tmp_path / "odd.pkl"
+    file.write_bytes(program)
+    with pytest.raises(ValueError, match=message):
+        from_neural_hawkes(file)
+
+
+def test_a_pickle_cannot_alter_the_reader_for_the_next_one(tmp_path):
+    file = tmp_path / "first.pkl"
+    # setattr(<what the pickle got for numpy.dtype>, "__defaults__", (1, 2))
+    state = b"N}X\x0c\x00\x00\x00__defaults__K\x01K\x02\x86s\x86b."
+    file.write_bytes(DTYPE + state)
+    with pytest.raises(ValueError, match="dict of splits"):
+        from_neural_hawkes(file)
+    file.write_bytes(pickle.dumps(hawkes_pickle(ROWS, np.float64, np.int64)))
+    assert_rows(from_neural_hawkes(file)["train"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1, 2], "must be a dict of splits"),
+        ({"train": [[{"time": 1.0}]]}, "must be a dict of splits.*KeyError"),
+        ({"train": [3]}, "must be a dict of splits"),
+        ({"dim_process": 3, "train": []}, "must hold sequences under train, dev or test; got dim_process, train"),
+    ],
+)
+def test_harmless_pickles_of_another_layout_are_explained(tmp_path, content, message):
+    file = tmp_path / "train.pkl"
+    file.write_bytes(pickle.dumps(content))
+    with pytest.raises(ValueError, match=message):
+        load_source(file)
+
+
+# SEISMIC
+
+
+def write_seismic(folder, first=(1, 4), last=(3, 8)):
+    index = pd.DataFrame({"tweet_id": [101, 55], "post_time_day": [1.5, 2.5], "start_ind": first, "end_ind": last})
+    data = pd.DataFrame(
+        {
+            "relative_time_second": [0, 7, 7, 0, 1, 30, 31, 500],
+            "number_of_followers": [5000, 119, 120, 1362, 1363, 0, 121, 10**7],
+        }
+    )
+    index.to_csv(folder / "index.csv", index=False)
+    data.to_csv(folder / "data.csv", index=False)
+
+
+def test_seismic_cascades_become_sequences_with_follower_classes_as_marks(tmp_path):
+    write_seismic(tmp_path)
+    sequences = load_source(tmp_path)["train"]
+    assert sequences.seq_ids == (101, 55)
+    np.testing.assert_array_equal(sequences.lengths, [3, 5])
+    np.testing.assert_array_equal(sequences.times, [0, 7, 7, 0, 1, 30, 31, 500])
+    np.testing.assert_array_equal(sequences.marks, [2, 0, 1, 1, 2, 0, 1, 2])
+    np.testing.assert_array_equal(sequences.starts, [0.0, 0.0])
+    assert sequences.time_unit == "s"
+    assert list(sequences.id2label.values()) == [
+        "under 120 followers",
+        "120 to 1,362 followers",
+        "1,363 followers or more",
+    ]
+
+
+def test_seismic_classes_can_be_chosen_and_rows_may_be_skipped(tmp_path):
+    write_seismic(tmp_path, first=(5, 1), last=(6, 1))
+    sequences = from_seismic(tmp_path / "index.csv", tmp_path / "data.csv", follower_classes=(1000,), sort=True)
+    assert [times.tolist() for times, _ in sequences] == [[1, 30], [0]]
+    assert [marks.tolist() for _, marks in sequences] == [[1, 0], [1]]
+    assert sequences.num_marks == 2
+
+
+def test_seismic_errors_name_the_rows_columns_and_classes(tmp_path):
+    write_seismic(tmp_path, last=(3, 9))
+    with pytest.raises(ValueError, match=r"rows 1\.\.8 of .*; got 4\.\.9 for tweet 55"):
+        load_source(tmp_path)
+    with pytest.raises(
+        ValueError, match="must have the columns tweet_id, start_ind, end_ind; got relative_time_second"
+    ):
+        from_seismic(tmp_path / "data.csv", tmp_path / "index.csv")
+    with pytest.raises(ValueError, match="increasing boundaries"):
+        from_seismic(tmp_path / "index.csv", tmp_path / "data.csv", follower_classes=(5, 5))
+
+
+# plain and known folders
+
+
+def test_a_plain_file_and_a_plain_folder_pass_through_to_load_splits(tmp_path):
+    frame = pd.DataFrame({"who": ["a", "a", "b"], "when": [0.0, 1.0, 5.0], "what": ["x", "y", "x"]})
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    for path in (tmp_path, tmp_path / "train.csv"):
+        splits = load_source(path, sequence="who", time="when", mark="what")
+        assert splits["train"].id2label == {0: "x", 1: "y"}
+    with pytest.raises(ValueError, match="does not exist"):
+        load_source(tmp_path / "nowhere")
+
+
+def test_the_stackoverflow_folder_gets_badge_names_and_its_unit(tmp_path):
+    folder = tmp_path / "stackoverflow"
+    folder.mkdir()
+    pd.DataFrame({"seq_id": [0], "times": [[1.0, 2.0]], "marks": [[1, 0]]}).to_parquet(folder / "train.parquet")
+    pd.DataFrame({"seq_id": [0], "source": ["x"]}).to_parquet(folder / "provenance.parquet")
+    assert load_source(folder)["train"].time_unit is None  # only the name: any folder may be called so
+    (folder / "badges.csv").write_text("id, badge\n2, Guru\n1, Nice Question\n3, Caucus\n")
+    splits = load_source(folder)
+    assert list(splits) == ["train"]
+    assert splits["train"].id2label == {0: "Nice Question", 1: "Guru", 2: "Caucus"}
+    assert splits["train"].time_unit == "1e6 s"
+    assert load_source(folder, time_unit="Ms")["train"].time_unit == "Ms"
+
+
+def test_the_retweet_cascades_get_follower_classes_as_names(tmp_path):
+    folder = tmp_path / "retweet_seismic738_segments"
+    folder.mkdir()
+    pd.DataFrame({"seq_id": [0], "times": [[1.0, 2.0]], "marks": [[1, 0]]}).to_parquet(folder / "test.parquet")
+    sequences = load_source(folder)["test"]
+    assert (sequences.num_marks, sequences.time_unit, sequences.id2label[0]) == (3, "s", "under 120 followers")
+
+
+# jitter
+
+
+def test_jitter_spreads_whole_times_sorts_again_and_moves_marks_along():
+    times = [[0, 0, 0, 1, 1, 7], [3, 3, 4]]
+    sequences = load_events({"times": times, "marks": [[0, 1, 2, 3, 4, 5], [6, 7, 8]]})
+    jittered = with_jitter(sequences, seed=3)
+    again = with_jitter(sequences, seed=3)
+    np.testing.assert_array_equal(jittered.times, again.times)
+    assert (with_jitter(sequences, seed=4).times != jittered.times).any()
+    for (old_times, old_marks), (new_times, new_marks) in zip(sequences, jittered, strict=True):
+        assert (np.diff(new_times) > 0).all()
+        assert sorted(new_marks) == sorted(old_marks)
+        of_mark = dict(zip(old_marks, old_times, strict=True))
+        np.testing.assert_array_equal(np.floor(new_times), [of_mark[mark] for mark in new_marks])
+    draws = np.random.default_rng(3).uniform(size=9)
+    np.testing.assert_allclose(np.sort(jittered.times[:3]), np.sort(draws[:3]))
+    np.testing.assert_array_equal(sequences.times[:3], 0)  # the argument is left alone
+
+
+def test_jitter_refuses_times_that_are_no_whole_numbers():
+    with pytest.raises(ValueError, match=r"whole-number times; got 0\.5"):
+        with_jitter(load_events([[(0.5, 0), (1.0, 0)]]), seed=0)

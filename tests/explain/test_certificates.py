@@ -1,0 +1,848 @@
+"""What an explanation claims (how much is lost, that the target is met, that no event can be spared), checked by hand
+and by a slow referee that deletes the events, encodes what remains from scratch, in double precision, one set at a
+time."""
+
+import copy
+import math
+
+import datasets
+import numpy as np
+import pytest
+import torch
+
+from ehd_hf.data.synthetic import simulated_splits
+from ehd_hf.data.windows import make_windows
+from ehd_hf.explain import explainer as pipeline
+from ehd_hf.explain.explainer import EHDDistiller
+from ehd_hf.models.ehd import EHDDistillerModel
+from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
+from ehd_hf.models.lognormmix import LogNormMixConfig, LogNormMixModel
+from ehd_hf.models.ranking import RankingDistillerModel
+from ehd_hf.solvers.base import available_solvers, get_solver
+from ehd_hf.solvers.integrated_gradient import IntegratedGradient
+from helpers import AdditiveMTPP, PoissonMTPP, wild
+
+MARGIN = 1e-5
+# What an event of mark 0, 1, 2, 3 adds to the rates, in multiples of their base; exact in binary.
+INFLUENCES = (0.0, 1.0, 3.0, 0.5)
+DETERMINISTIC = [name for name in available_solvers() if name not in ("random_distillation", "shapley")]
+
+
+def additive(influences=INFLUENCES, dtype=torch.float64):
+    """Rates are base * (1 + S), S the sum of the kept influences, whatever the mark."""
+    base = torch.full((len(influences),), 1 / 4, dtype=torch.float64)
+    model = AdditiveMTPP(base.tolist(), torch.outer(torch.tensor(influences, dtype=torch.float64), base))
+    return model.to(dtype)
+
+
+def instant(*marks, future=0):
+    """Events an hour apart, and a future event in the same moment as the last: nothing hangs on silences, and
+    dppl of a kept set is log((1 + S kept) / (1 + S all))."""
+    events = [(float(time), mark) for time, mark in enumerate(marks)]
+    return [*events, (float(len(marks) - 1), future)]
+
+
+def ratio(*numbers):
+    return pytest.approx(math.log(numbers[0] / numbers[1]), abs=1e-12)
+
+
+# 1 + S = 8: events worth 0, 1, 3, 0 and 3
+HISTORY = instant(0, 1, 2, 0, 2)
+
+
+def by_hand(solver=None, dtype=torch.float64, **options):
+    return EHDDistiller.from_mtpp(additive(dtype=dtype), solver=solver, future=1, **options)
+
+
+def chosen(answer):
+    return [position for position, inside in enumerate(answer.distill_mask) if inside]
+
+
+# --- worked by hand
+
+
+def test_the_smallest_set_that_halves_the_likelihood_worked_by_hand():
+    answer = by_hand().explain(HISTORY, epsilon=0.5)
+    assert chosen(answer) == [2, 4]  # without one of them 5/8 remain, without both 2/8
+    assert (
+        answer.dppl_left == ratio(2, 8) and answer.dppl_distilled == ratio(7, 8) and answer.dppl_empty == ratio(1, 8)
+    )
+    assert answer.limit == math.log(0.5) and answer.explained_share == pytest.approx(2 / 3)
+    assert answer.certified and answer.one_minimal and answer.status == "explained"
+    assert (answer.epsilon, answer.share, answer.size, answer.delta) == (0.5, None, None, None)
+    assert answer.conditioning == "survival"
+    assert answer.curve == pytest.approx(np.log(np.array([8, 5, 2, 1, 1, 1]) / 8), abs=1e-12)
+
+
+def test_the_smallest_set_that_loses_a_share_worked_by_hand():
+    answer = by_hand().explain(HISTORY, share=0.7)  # (1/8) ** 0.7 = 0.233 lies between 2/8 and 1/8
+    assert chosen(answer) == [1, 2, 4] and answer.dppl_left == ratio(1, 8)
+    assert answer.limit == pytest.approx(0.7 * math.log(1 / 8)) and answer.certified and answer.one_minimal
+    assert answer == by_hand().explain(HISTORY)  # 0.7 is what an MTPP alone is asked with
+    assert chosen(by_hand().explain(HISTORY, share=0.6)) == [2, 4]  # (1/8) ** 0.6 = 0.287
+
+
+def test_a_number_of_events_worked_by_hand():
+    for size, left in ((1, 5), (2, 2), (3, 1)):
+        answer = by_hand().explain(HISTORY, size=size)
+        assert len(answer.distilled) == answer.size == size and answer.dppl_left == ratio(left, 8)
+        assert answer.status == "explained" and answer.certified and answer.one_minimal is None
+        assert answer.limit is None and answer.epsilon is None and answer.share is None
+
+
+@pytest.mark.parametrize("size", [5, 6, 99, np.int64(7)])
+def test_a_size_larger_than_the_history_takes_all_of_it(size):
+    answer = by_hand().explain(HISTORY, size=size)
+    assert chosen(answer) == [0, 1, 2, 3, 4] and answer.size == 5 and answer.constraint_met
+    several = by_hand().explain([HISTORY, HISTORY[3:]], size=3)
+    assert [sum(answer.distill_mask) for answer in several] == [answer.size for answer in several] == [3, 2]
+
+
+def test_a_set_that_alone_predicts_almost_as_well_worked_by_hand():
+    # {2, 4} keeps 7/8 of the likelihood, log(7/8) = -0.134; with the 1 it keeps all of it.
+    assert chosen(by_hand().explain(HISTORY, epsilon=0.5, delta=0.2)) == [2, 4]
+    strict = by_hand().explain(HISTORY, epsilon=0.5, delta=0.1)
+    assert chosen(strict) == [1, 2, 4] and strict.dppl_distilled == pytest.approx(0.0, abs=1e-12)
+    assert strict.delta == 0.1 and strict.certified and strict.one_minimal
+    # By itself delta is asked for beside the explainer's own target.
+    assert by_hand(epsilon=0.5).explain(HISTORY, delta=0.1) == strict
+    # A number of events is what it is; whether it also suffices is said.
+    assert by_hand().explain(HISTORY, size=2, delta=0.2).status == "explained"
+    short = by_hand().explain(HISTORY, size=2, delta=0.1)
+    assert short.status == "infeasible" and not short.certified and chosen(short) == [2, 4]
+
+
+def test_not_even_the_whole_history_meets_a_share_of_one_or_a_delta_of_zero_with_a_margin():
+    for target in ({"share": 1.0}, {"epsilon": 0.5, "delta": 0.0}):
+        answer = by_hand().explain(HISTORY, **target)
+        assert chosen(answer) == [1, 2, 4] and answer.constraint_met and answer.status == "explained"
+        assert not answer.certified and answer.one_minimal is None
+
+
+def test_the_drop_of_times_and_of_marks_worked_by_hand():
+    # An event of mark 1 adds 2 to the rate of mark 0: rates are (3, 1) with it and (1, 1) without.
+    mtpp = AdditiveMTPP([1.0, 1.0], [[0.0, 0.0], [2.0, 0.0]])
+    answer = EHDDistiller.from_mtpp(mtpp).explain(instant(1), future=1, epsilon=0.5)
+    assert answer.dppl_left == ratio(1, 3)
+    assert answer.dppl_left_time == ratio(2, 4) and answer.dppl_left_mark == pytest.approx(math.log(0.5 / 0.75))
+    # The other mark, which it makes unlikely, is better off without it: the times still lose.
+    answer = EHDDistiller.from_mtpp(mtpp).explain(instant(1, future=1), future=1, size=1)
+    assert answer.dppl_left == pytest.approx(0.0, abs=1e-12)
+    assert answer.dppl_left_time == ratio(2, 4) and answer.dppl_left_mark == pytest.approx(math.log(0.5 / 0.25))
+
+
+def test_pruning_drops_what_a_prefix_carries_along():
+    events = instant(2, 0, 1)  # by recency the 3 that matters comes last; 1 + S = 5
+    prefix = by_hand("recency").explain(events, epsilon=0.5, refine="prefix")
+    assert chosen(prefix) == [0, 1, 2] and prefix.dppl_left == ratio(1, 5) and prefix.certified
+    assert prefix.one_minimal is None and [event.score for event in prefix.history] == [0.0, 1.0, 2.0]
+    pruned = by_hand("recency").explain(events, epsilon=0.5, refine="prune")
+    assert chosen(pruned) == [0] and pruned.dppl_left == ratio(2, 5) and pruned.certified and pruned.one_minimal
+    assert pruned.curve == prefix.curve == pytest.approx(np.log(np.array([5, 4, 4, 1]) / 5), abs=1e-12)
+    assert by_hand("recency").explain(events, epsilon=0.5) == pruned  # prune is what one gets
+
+
+# --- what cannot be explained
+
+
+def test_a_history_that_does_not_matter_explains_nothing():
+    explainer = EHDDistiller.from_mtpp(PoissonMTPP([0.2, 0.5, 0.7, 1.0]), future=1)
+    for target in ({}, {"share": 0.1}, {"epsilon": 0.9}, {"epsilon": 1.0}, {"share": 0.5, "delta": 1.0}):
+        for refine in ("prefix", "prune"):
+            answer = explainer.explain(HISTORY, refine=refine, **target)
+            assert answer.status == "explains_nothing" and not answer.certified and not answer.constraint_met
+            assert abs(answer.dppl_empty) < 1e-15 and answer.explained_share is None and answer.one_minimal is None
+            assert chosen(answer) == [] and "explains nothing" in str(answer)
+
+
+def test_rounding_does_not_decide_whether_a_history_that_does_not_matter_explains_something():
+    generator = np.random.default_rng(0)
+    explainer = EHDDistiller.from_mtpp(PoissonMTPP([0.2, 0.5, 0.7, 1.0]), future=3)
+    times, marks = generator.exponential(1.0, (20, 8)).cumsum(1), generator.integers(0, 4, (20, 8))
+    answers = explainer.explain([list(zip(*row, strict=True)) for row in zip(times, marks, strict=True)])
+    assert min(answer.dppl_empty for answer in answers) < 0 < max(answer.dppl_empty for answer in answers)
+    assert {answer.status for answer in answers} == {"explains_nothing"}
+    assert all(answer.explained_share is None and not answer.constraint_met for answer in answers)
+    assert all(answer.tradeoff()["explained_share"].isna().all() for answer in answers)
+
+
+def test_a_history_that_misleads_explains_nothing():
+    # The future is slow; each event of the history said it would be fast: log(1 + S) - (1 + S) tau.
+    answer = by_hand().explain([(0.0, 2), (1.0, 1), (2.0, 0)], share=0.5)
+    assert answer.dppl_empty == pytest.approx(4 - math.log(5)) and answer.status == "explains_nothing"
+    assert chosen(answer) == [] and answer.curve[-1] == pytest.approx(answer.dppl_empty)
+
+
+def test_where_all_explains_nothing_but_a_part_does_the_part_is_named():
+    # Of two future events the first is a 0, which mark 1 calls forth; mark 2 calls forth 3s that never come.
+    mtpp = AdditiveMTPP([1.0, 1.0, 1.0, 1.0], [[0] * 4, [4.0, 0, 0, 0], [0, 0, 0, 4.0], [0] * 4])
+    events = [(0.0, 1), (1.0, 2), (2.0, 2), (2.0, 0), (2.5, 0)]
+    explainer = EHDDistiller.from_mtpp(mtpp, solver="leave_one_out")
+    answer = explainer.explain(events, future=2, share=0.7)
+    assert answer.dppl_empty > 0 and answer.status == "explains_nothing" and not answer.certified
+    assert chosen(answer) == [0] and answer.dppl_left == min(answer.curve) < 0
+    assert "past events comes closest" in str(answer) and "not met" in str(answer)
+    # Asked for a factor, that part is an explanation.
+    answer = explainer.explain(events, future=2, epsilon=0.6)
+    assert chosen(answer) == [0] and answer.status == "explained" and answer.certified and answer.one_minimal
+    assert explainer.explain(events, future=2, epsilon=0.01).status == "explains_nothing"
+
+
+@pytest.mark.parametrize("refine", ["prefix", "prune"])
+@pytest.mark.parametrize("solver", [None, "exact_search", "random_distillation", "refine", "greedy_search"])
+def test_a_target_out_of_reach_is_said_with_the_best_set_there_is(solver, refine):
+    answer = by_hand(solver).explain(HISTORY, epsilon=0.1, refine=refine)  # 1/8 is the least
+    assert answer.status == "infeasible" and not answer.certified and not answer.constraint_met
+    assert answer.one_minimal is None and answer.dppl_left == ratio(1, 8) and chosen(answer) == [1, 2, 4]
+    assert "No set of events that was tried meets the target" in str(answer)
+
+
+def test_a_set_that_only_its_solver_believes_in_is_not_passed_on():
+    # Random distillation judges its draws by their mean; the one it returns here leaves just half, and is no answer.
+    events = instant(0, 1, 2, 0, 2)
+    answer = by_hand("random_distillation").explain(events, epsilon=0.5, refine="prefix")
+    assert answer.status == "explained" and answer.certified and answer.one_minimal is None
+    assert by_hand("random_distillation").explain(events, epsilon=0.5).one_minimal
+
+
+def test_the_best_set_need_not_be_the_whole_history():
+    mtpp = AdditiveMTPP([1.0, 1.0], [[3.0, 0.0], [0.0, 3.0]])  # marks call forth themselves
+    events = [(0.0, 0), (1.0, 1), (1.0, 0), (1.25, 0)]
+    answer = EHDDistiller.from_mtpp(mtpp, solver="leave_one_out").explain(events, future=2, epsilon=0.01)
+    assert answer.status == "infeasible" and chosen(answer) == [0]
+    assert answer.dppl_left == min(answer.curve) < answer.dppl_empty < 0
+
+
+def test_what_holds_without_a_margin_is_neither_certified_nor_called_minimal():
+    epsilon = 1 / 8 * (1 + 5e-6)  # the best there is undercuts it, by half a margin
+    answer = by_hand("recency").explain(HISTORY, epsilon=epsilon)
+    assert answer.status == "explained" and answer.constraint_met and not answer.certified
+    assert answer.one_minimal is None  # indeed: the 0 between can be spared
+    assert chosen(answer) == [1, 2, 3, 4]
+
+
+# --- a slow referee
+
+
+class Referee:
+    """Scores the future of one window given any part of its history: deletes, encodes from scratch, adds up."""
+
+    def __init__(self, mtpp, answer, origin=None):
+        self.mtpp = copy.deepcopy(mtpp).double().eval()
+        self.conditioning = answer.conditioning
+        events = answer.history + answer.future
+        times = np.array([float(event.time) for event in events])
+        self.times = torch.tensor(times - (times[0] if origin is None else origin))
+        label2id = {label: mark for mark, label in mtpp.config.id2label.items()}
+        self.marks = torch.tensor([label2id[event.mark] for event in events])
+        self.num_history, self.num_future = len(answer.history), len(answer.future)
+        self.known = {}
+        self.everything = self.log_prob(range(self.num_history))
+
+    def log_prob(self, kept):
+        """log-likelihood of the future's times and of its marks, (2,)."""
+        kept = tuple(sorted(kept))
+        if kept not in self.known:
+            self.known[kept] = self._log_prob(kept)
+        return self.known[kept]
+
+    @torch.no_grad()
+    def _log_prob(self, kept):
+        sequence = [*kept, *range(self.num_history, len(self.times))]
+        times, marks = self.times[None, sequence], self.marks[None, sequence]
+        states, _ = self.mtpp.encode_history(times, marks, torch.ones_like(marks, dtype=torch.bool), None)
+        future = slice(len(kept), len(sequence))
+        states, marks = states[0, future], marks[0, future]
+        last = torch.cat([torch.zeros(1, dtype=torch.float64), times[0]])[
+            future
+        ]  # the clock's origin, if nothing is kept
+        both, one, compensator = self.mtpp.score_intervals(states, times[0, future] - last, marks)
+        if self.conditioning == "survival":
+            silence = self.times[self.num_history - 1] - last[0]
+            compensator[0] -= self.mtpp.total_compensator(states[0], silence)
+        return torch.stack([both - compensator, one - both]).sum(1)
+
+    def drops(self, kept):
+        """dppl of what is kept: of the times, of the marks, and in all."""
+        time, mark = ((self.log_prob(kept) - self.everything) / self.num_future).tolist()
+        return time, mark, time + mark
+
+    def left(self, distilled):
+        return self.drops(set(range(self.num_history)) - set(distilled))[2]
+
+    def meets(self, answer, distilled, slack=0.0):
+        """Whether a set meets what was asked with the margin (and some slack)."""
+        left, alone = self.left(distilled), self.drops(distilled)[2]
+        limit = math.log(answer.epsilon) if answer.epsilon is not None else answer.share * self.drops([])[2]
+        enough = answer.delta is None or alone >= MARGIN - answer.delta - slack
+        return left < limit - MARGIN + slack and enough
+
+
+def check(answer, mtpp, refine="prune", rounding=1e-4, origin=None):
+    """Every claim of an explanation. `rounding`: how far curves, evaluated in single precision, may be off."""
+    referee, inside = Referee(mtpp, answer, origin), chosen(answer)
+    time, mark, left = referee.drops(set(range(referee.num_history)) - set(inside))
+    alone, empty = referee.drops(inside)[2], referee.drops([])[2]
+    expected = (left, time, mark, alone, empty)
+    said = (answer.dppl_left, answer.dppl_left_time, answer.dppl_left_mark, answer.dppl_distilled, answer.dppl_empty)
+    assert said == pytest.approx(expected, rel=1e-9, abs=1e-7)
+
+    scores = np.array([event.score for event in answer.history])
+    order = np.argsort(-scores, kind="stable").tolist()
+    curve = [referee.left(order[:size]) for size in range(len(order) + 1)]
+    assert answer.curve == pytest.approx(curve, rel=1e-6, abs=rounding)
+    assert answer.tradeoff()["size"].tolist() == list(range(len(order) + 1))
+
+    if answer.size is not None:
+        assert set(inside) == set(order[: answer.size]) and answer.status == "explained"
+        return answer.status
+    certain = referee.meets(answer, inside)
+    explains = answer.share is None or empty < 0
+    assert answer.certified == (certain and explains), answer
+    if answer.status == "explained":
+        assert answer.certified
+        sizes = range(len(inside))
+        if refine == "prefix":
+            assert set(inside) == set(order[: len(inside)]) and answer.one_minimal is None
+            assert not any(referee.meets(answer, order[:size], -rounding) for size in sizes)
+        else:
+            assert answer.one_minimal is True
+            assert not any(referee.meets(answer, set(inside) - {event}, -1e-9) for event in inside)
+    else:
+        assert answer.one_minimal is None
+        assert not any(referee.meets(answer, order[:size], -rounding) and explains for size in range(len(order) + 1))
+        assert left == pytest.approx(min(curve), abs=rounding)
+        assert answer.status == ("explains_nothing" if empty >= 0 else "infeasible")
+    return answer.status
+
+
+LABELS = {mark: name for mark, name in enumerate(("deploy", "check", "alert", "login", "ticket", "restart"))}
+TINY = {"input_size": 10, "hidden_size": 16, "attention_size": 8, "num_heads": 2, "feed_forward_size": 12}
+TINY |= {"num_encoder_layers": 1, "num_decoder_layers": 1, "history": 7, "future": 4}
+
+
+def fullynn(seed=0):
+    torch.manual_seed(seed)
+    config = FullyNNConfig(
+        num_marks=6, id2label=LABELS, embedding_size=5, hidden_size=8, num_components=9, num_layers=1
+    )
+    return wild(FullyNNModel(config), 0.7, seed).float()
+
+
+def lognormmix(seed=0):
+    torch.manual_seed(seed)
+    config = LogNormMixConfig(num_marks=6, id2label=LABELS, embedding_size=5, hidden_size=8, num_components=4)
+    return wild(LogNormMixModel(config), 0.5, seed).float()
+
+
+def paper(**config):
+    model = EHDDistillerModel.from_mtpp(fullynn(), **TINY, **config)
+    return wild(model.distill_head, 1.0) and model.float()
+
+
+def ranking(**config):
+    torch.manual_seed(3)
+    return RankingDistillerModel.from_mtpp(fullynn(), **TINY, **config)
+
+
+def sequences(count, seed=0, longest=10):
+    """Of different lengths, on the quarter of an hour, ties among them."""
+    generator = np.random.default_rng(seed)
+    several = []
+    for _ in range(count):
+        size = int(generator.integers(5, longest + 1))
+        times = 3.0 + np.cumsum(generator.integers(0, 6, size)) / 4
+        several.append(
+            [(time, LABELS[mark]) for time, mark in zip(times, generator.integers(0, 6, size), strict=True)]
+        )
+    return several
+
+
+EXPLAINERS = {
+    "gradients of fullynn": lambda: EHDDistiller.from_mtpp(fullynn(), future=4),
+    "gradients of lognormmix": lambda: EHDDistiller.from_mtpp(lognormmix(), future=4),
+    "the paper's distiller": lambda: EHDDistiller(paper()),
+    "the ranking distiller": lambda: EHDDistiller(ranking()),
+    "leave one out": lambda: EHDDistiller(paper(), solver="leave_one_out", conditioning="survival"),
+}
+QUESTIONS = {
+    "a share": {"share": 0.6, "refine": "prune"},
+    "a share, by prefix": {"share": 0.6, "refine": "prefix"},
+    "a factor": {"epsilon": 0.8, "refine": "prune"},
+    "a share that suffices": {"share": 0.5, "delta": 0.3, "refine": "prune"},
+    "a factor that suffices, by prefix": {"epsilon": 0.9, "delta": 0.2, "refine": "prefix"},
+    "a size": {"size": 3, "refine": "prune"},
+}
+
+
+@pytest.fixture(scope="module", params=EXPLAINERS)
+def explainer(request):
+    return EXPLAINERS[request.param]()
+
+
+@pytest.mark.parametrize("case", QUESTIONS)
+def test_every_claim_holds_before_a_slow_referee(explainer, case):
+    for answer in explainer.explain(sequences(3), **QUESTIONS[case]):
+        check(answer, explainer.mtpp, QUESTIONS[case]["refine"])
+        assert answer.conditioning == explainer.conditioning
+
+
+def test_the_referee_has_seen_every_status():
+    """Else the test above would show less than it says."""
+    seen = []
+    for name in ("gradients of fullynn", "gradients of lognormmix"):
+        explainer = EXPLAINERS[name]()
+        for target in ({"share": 0.6}, {"epsilon": 0.3}):
+            seen += [check(answer, explainer.mtpp) for answer in explainer.explain(sequences(5, seed=1), **target)]
+    assert min(seen.count(status) for status in ("explained", "explains_nothing", "infeasible")) >= 3
+
+
+@pytest.mark.parametrize("name", available_solvers())
+def test_every_solver_gives_certified_answers_that_cannot_be_spared_an_event(name):
+    explainer = EHDDistiller.from_mtpp(fullynn(1), solver=name, future=3)
+    statuses = [check(answer, explainer.mtpp) for answer in explainer.explain(sequences(3, seed=2, longest=9))]
+    assert "explained" in statuses
+
+
+def test_exact_search_finds_no_larger_set_than_any_other():
+    sizes = {}
+    for name in (*DETERMINISTIC, "shapley"):
+        explainer = EHDDistiller.from_mtpp(fullynn(1), solver=name, future=3)
+        answers = explainer.explain(sequences(3, seed=2, longest=9))
+        sizes[name] = [len(answer.distilled) if answer.certified else 99 for answer in answers]
+    assert all(min(each) == exact for *each, exact in zip(*sizes.values(), sizes["exact_search"], strict=True))
+
+
+def test_a_solver_may_be_given_as_an_object():
+    thorough = EHDDistiller.from_mtpp(fullynn(), solver=IntegratedGradient(num_points=1, per_round=1), future=4)
+    named = EHDDistiller.from_mtpp(fullynn(), solver="integrated_gradient", future=4)
+    default = EHDDistiller.from_mtpp(fullynn(), future=4)
+    events = sequences(3, seed=5)
+    assert named.explain(events) == default.explain(events)
+    assert thorough.explain(events) != default.explain(events)
+    assert all(check(answer, default.mtpp) for answer in thorough.explain(events))
+
+
+def test_the_paper_s_own_answer_is_certified_where_it_meets_the_target_and_not_called_infeasible_lightly():
+    explainer = EHDDistiller(paper())
+    for own, pruned in zip(
+        explainer.explain(sequences(6)), explainer.explain(sequences(6), refine="prune"), strict=True
+    ):
+        referee = Referee(explainer.mtpp, own)
+        assert own.dppl_left == pytest.approx(referee.left(chosen(own)), abs=1e-9)
+        assert own.certified == referee.meets(own, chosen(own)) and own.one_minimal is None and own.curve is None
+        assert own.status == ("explained" if own.constraint_met else own.status)
+        if own.status == "infeasible":
+            assert 'refine="prune" looks for one' in str(own)
+        assert all(0 <= event.score <= 1 for event in own.history)  # P(distil)
+        check(pruned, explainer.mtpp)
+
+
+# --- shapes, padding, batches
+
+
+def same(one, two, tolerance=1e-9):
+    assert one.distill_mask == two.distill_mask and one.status == two.status
+    assert one.one_minimal == two.one_minimal and one.certified == two.certified
+    for name in ("dppl_left", "dppl_distilled", "dppl_empty", "dppl_left_time", "dppl_left_mark"):
+        assert getattr(one, name) == pytest.approx(getattr(two, name), abs=tolerance)
+    assert one.curve == pytest.approx(two.curve, abs=1e-5)
+    return True
+
+
+def test_many_windows_at_once_equal_one_at_a_time(explainer):
+    several, target = sequences(5, seed=3), {"epsilon": 0.85, "delta": 0.5}
+    together = explainer.explain(several, **target)
+    assert len({len(answer.history) for answer in together}) > 2
+    assert all(same(answer, explainer.explain(one, **target)) for answer, one in zip(together, several, strict=True))
+
+
+def test_futures_of_different_lengths_at_once_equal_one_at_a_time(explainer):
+    several = sequences(3, seed=4)
+    cuts = [1 + index % 4 for index in range(len(several))]
+    before = [one[:-cut] for one, cut in zip(several, cuts, strict=True)]
+    after = [one[-cut:] for one, cut in zip(several, cuts, strict=True)]
+    for answer, one, cut in zip(
+        explainer.explain(history=before, future=after, share=0.6), several, cuts, strict=True
+    ):
+        assert len(answer.future) == cut and same(answer, explainer.explain(one, future=cut, share=0.6))
+        check(answer, explainer.mtpp)
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_an_answer_does_not_depend_on_what_else_is_asked(name, monkeypatch):
+    explainer = EHDDistiller.from_mtpp(fullynn(2), solver=name, future=3)
+    several = sequences(4, seed=6, longest=9)
+    expected = explainer.explain(several)
+    backwards = explainer.explain(several[::-1])[::-1]
+    with_long = explainer.explain([*several, sequences(1, seed=7, longest=9)[0] + [(99.0, "alert")] * 3])[:-1]
+    monkeypatch.setattr(pipeline, "_EVENTS_PER_BATCH", 25)
+    in_pieces = explainer.explain(several)
+    for others in (backwards, with_long, in_pieces):
+        assert all(same(one, two) for one, two in zip(expected, others, strict=True))
+
+
+@pytest.mark.parametrize("name", ["random_distillation", "shapley"])
+def test_solvers_that_draw_at_random_draw_the_same_again(name):
+    explainer = EHDDistiller.from_mtpp(fullynn(2), solver=name, future=3)
+    several = sequences(4, seed=6)
+    torch.manual_seed(1)
+    first = explainer.explain(several)
+    torch.manual_seed(2)
+    assert explainer.explain(several) == first
+
+
+def test_one_event_of_history_is_explained_or_not():
+    answer = by_hand().explain(instant(2), share=0.7)
+    assert chosen(answer) == [0] and answer.certified and answer.one_minimal and len(answer.curve) == 2
+    assert by_hand().explain(instant(0), share=0.7).status == "explains_nothing"
+    assert by_hand().explain(instant(2), epsilon=0.2).status == "infeasible"
+
+
+def test_a_model_in_double_precision_gives_the_same_answers(explainer):
+    double = EHDDistiller(
+        copy.deepcopy(explainer.model).double(),
+        solver=explainer.solver if not isinstance(explainer.solver, pipeline.RankedBy) else None,
+        future=explainer.future,
+        conditioning=explainer.conditioning,
+    )
+    several = sequences(6, seed=8)
+    for one, two in zip(explainer.explain(several, share=0.7), double.explain(several, share=0.7), strict=True):
+        assert same(one, two)
+
+
+# --- rounding
+
+
+@pytest.mark.parametrize("solver", ["leave_one_out", "recency", "exact_search"])
+@pytest.mark.parametrize("refine", ["prefix", "prune"])
+def test_what_lies_within_rounding_of_a_target_is_decided_in_double_precision(solver, refine):
+    """Targets around what remains without both 3s and a 1, closer to one another than single precision can tell."""
+    events = instant(3, 1, 2, 2, 1)  # 1 + S = 9.5, without these 2.5
+    single, double = (by_hand(solver, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    found = set()
+    for step in (-2, -1, 0, 1):
+        epsilon = 2.5 / 9.5 * math.exp(MARGIN + 4e-8 * (step + 0.5))
+        one, two = (explainer.explain(events, epsilon=epsilon, refine=refine) for explainer in (single, double))
+        assert one.distill_mask == two.distill_mask and one.certified and two.certified
+        assert one.one_minimal == two.one_minimal
+        found.add(one.distill_mask)
+    assert len(found) == 2  # on either side of the target
+
+
+@pytest.mark.parametrize(
+    ("marks", "remains"),
+    [((2, 1, 3, 0, 2), 2.5 / 8.5), ((0, 0, 1, 3, 1), 1.5 / 3.5)],  # without both 3s; without both 1s
+)
+def test_that_no_event_can_be_spared_is_decided_in_double_precision_too(marks, remains):
+    """Whether the pruned set is enough lies within rounding (of one sign or the other), and no prefix comes near."""
+    single, double = (by_hand("recency", dtype=dtype) for dtype in (torch.float32, torch.float64))
+    found = set()
+    for step in range(-2, 3):
+        epsilon = remains * math.exp(MARGIN + 3e-8 * (step + 0.5))
+        one, two = (explainer.explain(instant(*marks), epsilon=epsilon) for explainer in (single, double))
+        assert one.distill_mask == two.distill_mask and one.one_minimal and one.certified
+        assert min(abs(left - math.log(remains)) for left in one.curve) > 1e-3
+        found.add(one.distill_mask)
+    assert len(found) == 2
+
+
+def far(several, gap):
+    """The same sequences with a long silence in the middle of their histories."""
+    return [[(time + gap * (place > 2), mark) for place, (time, mark) in enumerate(one)] for one in several]
+
+
+@pytest.mark.parametrize("gap", [2.0**20, 2.0**27])
+def test_certificates_hold_where_single_precision_cannot_tell_the_times_apart(explainer, gap):
+    answers = explainer.explain(far(sequences(4, seed=9), gap), epsilon=0.9)
+    for answer in answers:
+        check(answer, explainer.mtpp, rounding=1e-2)
+    assert sum(answer.certified for answer in answers) > 0
+
+
+def test_without_a_second_look_in_double_precision_some_of_these_would_be_wrong(monkeypatch):
+    explainer = EXPLAINERS["gradients of fullynn"]()
+    monkeypatch.setattr(EHDDistiller, "_doubtful", lambda self, *given: torch.zeros_like(given[-2].reached))
+    wrong = 0
+    for answer in explainer.explain(far(sequences(4, seed=9), 2.0**27), share=0.7):
+        try:
+            check(answer, explainer.mtpp, rounding=1e-2)
+        except AssertionError:
+            wrong += 1
+    assert wrong > 0
+
+
+def test_a_clock_that_began_long_ago_changes_nothing(explainer):
+    several = sequences(5, seed=10)
+    later = [[(1.7e9 + time, mark) for time, mark in one] for one in several]
+    for one, two in zip(explainer.explain(several, share=0.7), explainer.explain(later, share=0.7), strict=True):
+        assert same(one, two)
+        assert [event.time for event in two.history] == [1.7e9 + event.time for event in one.history]
+
+
+def test_windows_of_a_dataset_that_count_from_long_ago_are_certified_too():
+    explainer = EXPLAINERS["gradients of lognormmix"]()
+    several = [[(2.0**30 + time, mark) for time, mark in one] for one in sequences(4, seed=11)]
+    columns = {
+        "history_times": [[time for time, _ in one[:-4]] for one in several],
+        "history_marks": [[mark for _, mark in one[:-4]] for one in several],
+        "future_times": [[time for time, _ in one[-4:]] for one in several],
+        "future_marks": [[mark for _, mark in one[-4:]] for one in several],
+    }
+    explained = explainer.explain_dataset(datasets.Dataset.from_dict(columns), epsilon=0.95)
+    for row, answer in zip(explained, explainer.explain(several), strict=True):
+        referee = Referee(explainer.mtpp, answer, origin=0.0)  # the model's clock, as exported windows have it
+        inside = [position for position, taken in enumerate(row["distilled"]) if taken]
+        assert row["dppl_left"] == pytest.approx(referee.left(inside), rel=1e-9, abs=1e-9)
+        assert row["dppl_empty"] == pytest.approx(referee.drops([])[2], rel=1e-9, abs=1e-9)
+        assert row["certified"] == (row["dppl_left"] < math.log(0.95) - MARGIN and row["status"] == "explained")
+    assert any(explained["certified"][:])
+
+
+# --- any trained point process
+
+
+@pytest.mark.parametrize("make", [fullynn, lognormmix])
+def test_a_point_process_explains_at_once_from_memory_or_from_its_folder(make, tmp_path):
+    mtpp = make()
+    before = {name: value.clone() for name, value in mtpp.state_dict().items()}
+    mtpp.save_pretrained(tmp_path / "mtpp")
+    several = sequences(3, seed=12)
+    expected = EHDDistiller.from_mtpp(mtpp, share=0.6).explain(several, future=4)
+    for where in (tmp_path / "mtpp", str(tmp_path / "mtpp")):
+        assert EHDDistiller.from_mtpp(where, share=0.6).explain(several, future=4) == expected
+    assert mtpp.dtype == torch.float32 and all(p.requires_grad and p.grad is None for p in mtpp.parameters())
+    assert all((value == before[name]).all() for name, value in mtpp.state_dict().items())
+
+
+def test_an_explainer_of_a_point_process_says_what_it_is_and_can_be_saved(tmp_path):
+    explainer = EHDDistiller.from_mtpp(fullynn(), epsilon=0.8, conditioning="paper", future=3)
+    assert repr(explainer) == "EHDDistiller(FullyNNModel, 6 marks, epsilon 0.8, paper conditioning)"
+    assert (
+        repr(EHDDistiller.from_mtpp(fullynn()))
+        == "EHDDistiller(FullyNNModel, 6 marks, share 0.7, survival conditioning)"
+    )
+    explainer.save_pretrained(tmp_path / "saved")
+    again = EHDDistiller.from_mtpp(tmp_path / "saved", epsilon=0.8, conditioning="paper", future=3)
+    several = sequences(2, seed=13)
+    assert again.explain(several) == explainer.explain(several)
+    assert explainer.explain(several)[0].conditioning == "paper"
+
+
+def test_the_two_conditionings_are_both_certified():
+    for conditioning in ("paper", "survival"):
+        explainer = EHDDistiller.from_mtpp(fullynn(), conditioning=conditioning, future=4)
+        for answer in explainer.explain(sequences(2, seed=14)):
+            assert answer.conditioning == conditioning
+            check(answer, explainer.mtpp)
+
+
+def test_history_and_future_apart_need_no_number():
+    events = sequences(1, seed=15)[0]
+    explainer = EHDDistiller.from_mtpp(fullynn())
+    assert explainer.explain(history=events[:-3], future=events[-3:]) == explainer.explain(events, future=3)
+
+
+# --- distillers as rankers
+
+
+def test_the_distiller_s_scores_are_the_order_of_a_refined_answer():
+    for model in (paper(), ranking()):
+        explainer = EHDDistiller(model)
+        answer = explainer.explain(sequences(1, seed=16)[0], size=2)
+        times = torch.tensor([[event.time for event in answer.history + answer.future]]) - answer.history[0].time
+        labels = {label: mark for mark, label in LABELS.items()}
+        marks = torch.tensor([[labels[event.mark] for event in answer.history + answer.future]])
+        with torch.no_grad():
+            scores = model.history_scores(times.float(), marks, torch.ones_like(marks, dtype=torch.bool), 4)[0]
+        assert [event.score for event in answer.history] == pytest.approx(scores.tolist(), abs=1e-5)
+        assert set(chosen(answer)) == set(scores.argsort(descending=True)[:2].tolist())
+
+
+def test_the_ranking_distiller_is_pruned_to_its_own_target_unless_told_otherwise():
+    explainer, several = EHDDistiller(ranking(share=0.6)), sequences(5, seed=17)
+    answers = explainer.explain(several)
+    assert answers == explainer.explain(several, share=0.6, refine="prune")
+    assert {answer.share for answer in answers} == {0.6} and {answer.conditioning for answer in answers} == {
+        "survival"
+    }
+    own = explainer.explain(several, refine="none")
+    prefix = explainer.explain(several, refine="prefix")
+    assert all(answer.curve is None and answer.one_minimal is None for answer in own)
+    # Its own answer is the prefix too, but for the margin.
+    assert all(
+        one.distill_mask == two.distill_mask
+        for one, two in zip(own, prefix, strict=True)
+        if two.certified and one.certified
+    )
+    assert any(answer.certified for answer in own)
+
+
+def test_another_target_than_the_paper_s_distiller_was_trained_for_is_searched_for():
+    several = sequences(5, seed=18)
+    explainer = EHDDistiller(paper())
+    expected = explainer.explain(several, epsilon=0.9)
+    assert EHDDistiller(paper(), epsilon=0.9).explain(several) == expected
+    assert EHDDistiller(paper(), epsilon=0.9).explain(several) != explainer.explain(several)
+    assert EHDDistiller(paper(), share=0.5).explain(several) == explainer.explain(several, share=0.5)
+    assert all(answer.curve is None for answer in explainer.explain(several))  # nothing else: its own answer
+    assert all(answer.curve is not None for answer in explainer.explain(several, delta=0.5))
+
+
+# --- datasets
+
+
+def test_a_dataset_gets_a_column_for_every_claim():
+    explainer, several = EHDDistiller.from_mtpp(fullynn(), future=4), sequences(6, seed=19)
+    dataset = datasets.Dataset.from_dict(
+        {
+            "times": [[time for time, _ in one] for one in several],
+            "marks": [[mark for _, mark in one] for one in several],
+        }
+    )
+    options = {"share": 0.6, "delta": 2.0}
+    explained = explainer.explain_dataset(dataset, **options)
+    names = ["dppl_left", "dppl_distilled", "dppl_empty", "dppl_left_time", "dppl_left_mark", "status", "certified"]
+    names += ["one_minimal", "constraint_met", "is_most_recent"]
+    assert explained.column_names == ["times", "marks", "distilled", "score", *names]
+    for row, answer in zip(explained, explainer.explain(several, **options), strict=True):
+        assert tuple(row["distilled"]) == answer.distill_mask
+        assert row["score"] == [event.score for event in answer.history]
+        assert [row[name] for name in names] == pytest.approx([getattr(answer, name) for name in names])
+    kinds = {name: explained.features[name].dtype for name in names}
+    assert kinds["status"] == "string" and kinds["one_minimal"] == kinds["certified"] == "bool"
+    assert kinds["dppl_left_mark"] == "float64"
+
+
+def test_a_thousand_rows_without_a_certificate_may_come_before_one_with_it():
+    rows = [instant(0)] * 1000 + [instant(2), instant(0, 2)]  # a batch of a dataset, and two more
+    dataset = datasets.Dataset.from_dict(
+        {"times": [[time for time, _ in row] for row in rows], "marks": [[mark for _, mark in row] for row in rows]}
+    )
+    explained = by_hand().explain_dataset(dataset)
+    assert explained["one_minimal"][:] == [None] * 1000 + [True, True]
+    assert explained["status"][:] == ["explains_nothing"] * 1000 + ["explained"] * 2
+    assert explained["distilled"][-1] == [False, True]
+
+
+def test_a_dataset_of_the_distiller_s_own_answers_has_the_same_columns():
+    explainer = EHDDistiller(paper())
+    times, marks = zip(*sequences(1, seed=20)[0], strict=True)
+    dataset = datasets.Dataset.from_dict({"times": [times], "marks": [marks]})
+    own, pruned = (explainer.explain_dataset(dataset, refine=refine) for refine in ("none", "prune"))
+    assert own.features == pruned.features and own["one_minimal"][:] == [None]
+
+
+# --- bad input
+
+
+BAD_QUESTIONS = {
+    "two targets": ({"epsilon": 0.5, "share": 0.7}, "one of epsilon, share and size; got 0.5, 0.7 and None"),
+    "three targets": ({"epsilon": 0.5, "share": 0.7, "size": 2}, "got 0.5, 0.7 and 2"),
+    "an unknown refinement": ({"refine": "swap"}, "refine must be one of none, bisect, prefix, prune; got 'swap'"),
+    "no refinement but True": ({"refine": True}, "refine must be one of none, bisect, prefix, prune; got True"),
+    "no events": ({"size": 0}, "size must be a number of events of at least 1; got 0"),
+    "half an event": ({"size": 1.5}, "got 1.5"),
+    "a size of True": ({"size": True}, "got True"),
+    "a size as text": ({"size": "3"}, "got '3'"),
+    "an epsilon of 0": ({"epsilon": 0}, r"in \(0, 1\]"),
+    "an epsilon above 1": ({"epsilon": 1.5}, r"in \(0, 1\]"),
+    "an epsilon as text": ({"epsilon": "0.5"}, "epsilon must be a number; got '0.5'"),
+    "an epsilon of True": ({"epsilon": True}, "epsilon must be a number; got True"),
+    "an epsilon that is none": ({"epsilon": math.nan}, r"in \(0, 1\]"),
+    "a negative share": ({"share": -0.5}, r"in \(0, 1\]"),
+    "a share in percent": ({"share": 70}, r"in \(0, 1\]"),
+    "a share as a list": ({"share": [0.7]}, r"share must be a number; got \[0.7\]"),
+    "a negative delta": ({"delta": -0.1}, "delta must be at least 0; got -0.1"),
+    "a negative delta beside a size": ({"size": 2, "delta": -0.1}, "delta must be at least 0; got -0.1"),
+    "a delta that is none": ({"delta": math.nan}, "delta must be at least 0; got nan"),
+    "a delta as text": ({"delta": "small"}, "delta must be a number; got 'small'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_QUESTIONS)
+def test_a_bad_question_is_answered_clearly_and_before_any_work(case, monkeypatch):
+    options, message = BAD_QUESTIONS[case]
+    monkeypatch.setattr(EHDDistiller, "_load", None)  # not even the events are read
+    explainer = by_hand()
+    for ask in (explainer.explain, explainer.explain_dataset):
+        source = datasets.Dataset.from_dict({"times": [[0.0, 1.0]], "marks": [[0, 1]]})
+        with pytest.raises(ValueError, match=message):
+            ask(source, **options)
+
+
+@pytest.mark.parametrize("target", [{"epsilon": 0.5}, {"share": 0.7}, {"size": 2}, {"delta": 0.1}])
+def test_the_distiller_s_own_answer_cannot_follow_a_target(target):
+    with pytest.raises(ValueError, match='refine="none" takes the answer .* got one. Leave out .*"prefix" or "prune"'):
+        EHDDistiller(paper()).explain(sequences(1)[0], refine="none", **target)
+
+
+def test_a_point_process_alone_has_no_answer_of_its_own():
+    with pytest.raises(ValueError, match='refine="none" needs a distiller; an MTPP alone answers with "prefix"'):
+        by_hand().explain(HISTORY, refine="none")
+
+
+def test_a_point_process_alone_does_not_know_how_much_to_explain():
+    explainer = EHDDistiller.from_mtpp(additive())
+    with pytest.raises(ValueError, match="Say how many of the last events to explain.*Pass future=5"):
+        explainer.explain(HISTORY)
+    times, marks = zip(*HISTORY, strict=True)
+    with pytest.raises(ValueError, match="Say how many of the last events to explain.*Pass future=5"):
+        explainer.explain_dataset(datasets.Dataset.from_dict({"times": [times], "marks": [marks]}))
+    assert explainer.explain(HISTORY, future=1) == by_hand().explain(HISTORY)
+
+
+BAD_EXPLAINERS = {
+    "a name": (lambda: EHDDistiller("incidents"), "takes a distiller or an MTPP; got str. Open .*from_pretrained"),
+    "a module": (lambda: EHDDistiller(torch.nn.Linear(2, 3)), "takes a distiller or an MTPP; got Linear"),
+    "an unknown solver": (lambda: by_hand("magic"), "solver must be one of backward_elimination, .*; got 'magic'"),
+    "a solver's class": (
+        lambda: by_hand(IntegratedGradient),
+        "solver must be a solver or the name of one; got <class",
+    ),
+    "a number for a solver": (lambda: by_hand(5), "solver must be a solver or the name of one; got 5"),
+    "both targets": (lambda: by_hand(epsilon=0.5, share=0.7), r"one of them, in \(0, 1\]"),
+    "a target out of range": (lambda: by_hand(share=70), r"in \(0, 1\]"),
+    "a target as text": (lambda: by_hand(epsilon="0.5"), "epsilon must be a number; got '0.5'"),
+    "an unknown conditioning": (lambda: by_hand(conditioning="both"), "one of paper, survival; got 'both'"),
+    "a future of none": (lambda: EHDDistiller(additive(), future=0), "future must be a number .* at least 1; got 0"),
+    "a distiller for an MTPP": (lambda: EHDDistiller.from_mtpp(paper()), "got EHDDistillerModel. .*from_pretrained"),
+    "a number for an MTPP": (lambda: EHDDistiller.from_mtpp(5), "needs a marked temporal point process; got int"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_EXPLAINERS)
+def test_a_bad_explainer_is_refused_when_it_is_made(case):
+    make, message = BAD_EXPLAINERS[case]
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_distiller_s_folder_is_no_point_process(tmp_path):
+    paper().save_pretrained(tmp_path / "distiller")
+    with pytest.raises(ValueError, match="got EHDDistillerModel. A distiller opens with from_pretrained"):
+        EHDDistiller.from_mtpp(tmp_path / "distiller")
+
+
+def test_an_exact_search_refuses_long_histories_with_a_remedy():
+    explainer = EHDDistiller.from_mtpp(additive(), solver=get_solver("exact_search", max_events=4), future=1)
+    with pytest.raises(
+        ValueError, match="at most 4 events; got 5. Use another solver, shorter histories, or a larger"
+    ):
+        explainer.explain(HISTORY)
+    assert explainer.explain(HISTORY, history=4).certified
+
+
+@pytest.mark.slow
+def test_every_certificate_of_the_bundled_model_holds_before_the_referee():
+    """Two hundred windows it was not trained on: each value, each claim, each set one event smaller."""
+    explainer = EHDDistiller.from_pretrained("incidents")
+    windows = make_windows(simulated_splits("incident")["test"], future=5, history=25).sample(200)
+    times, marks = windows.gather(np.arange(len(windows)))
+    names = explainer.mtpp.config.id2label
+    asked = [
+        {"times": row.tolist(), "marks": [names[mark] for mark in kinds], "start": 0.0}
+        for row, kinds in zip(times.double(), marks.tolist(), strict=True)
+    ]
+    seen = [check(answer, explainer.mtpp, origin=0.0) for answer in explainer.explain(asked, future=5)]
+    assert len(seen) == 200 and seen.count("explained") > 150

@@ -1,0 +1,359 @@
+"""What every distiller must do, whatever it learns and however: a new file in `distillers/` meets this unchanged."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel
+
+from ehd_hf import models as distillers
+from ehd_hf.data.synthetic import simulated_splits
+from ehd_hf.data.windows import make_windows
+from ehd_hf.models.distiller import DistillerModel
+from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
+from ehd_hf.models.perplexity import dppl
+from ehd_hf.training.trainer import Trainer, TrainingArguments
+from helpers import random_events, wild
+
+B, L, K, C = 3, 7, 4, 6
+DISTILLERS = {
+    cls.config_class.model_type: cls
+    for cls in DistillerModel.__subclasses__()
+    if cls.__module__.startswith(distillers.__name__)
+}
+every_distiller = pytest.mark.parametrize("kind", sorted(DISTILLERS))
+TINY = {
+    "input_size": 10,
+    "hidden_size": 16,
+    "attention_size": 8,
+    "num_heads": 2,
+    "feed_forward_size": 12,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 2,
+}
+LABELS = {mark: f"mark {mark}" for mark in range(C)}
+# Settings of each kind, none of them the default.
+UNUSUAL = {
+    "ehd_distiller": {"epsilon": 0.3, "alpha": 2, "tau": 0.5, "conditioning": "survival", "rebuilder": "gate"},
+    "ranking_distiller": {
+        "epsilon": 0.9,
+        "share": None,
+        "conditioning": "paper",
+        "gate_levels": [0.8, 0.3],
+        "prefix_shares": [0.4],
+        "score_spread": 2.5,
+        "largest_share": 0.6,
+        "factual_weight": 0.5,
+    },
+}
+
+
+def tiny_mtpp(seed=0, num_marks=C, id2label=LABELS, scale=0.5):
+    torch.manual_seed(seed)
+    config = FullyNNConfig(
+        num_marks=num_marks, id2label=id2label, embedding_size=5, hidden_size=8, num_components=9, num_layers=1
+    )
+    return wild(FullyNNModel(config), scale, seed).float()
+
+
+def tiny(kind, mtpp=None, seed=1, **config):
+    mtpp = tiny_mtpp() if mtpp is None else mtpp
+    torch.manual_seed(seed)
+    return DISTILLERS[kind].from_mtpp(mtpp, **{"history": L, "future": K, **TINY, **config})
+
+
+def random_window(seed=0, dtype=torch.float32):
+    return random_events(B, L + K, C, torch.Generator().manual_seed(seed), "none", dtype=dtype)
+
+
+def learning(model):
+    return {name: parameter for name, parameter in model.named_parameters() if not name.startswith("mtpp.")}
+
+
+def gradients_of_a_step(model, window, seed=0):
+    model.train().zero_grad()
+    torch.manual_seed(seed)
+    model(*window).loss.backward()
+    return {name: parameter.grad for name, parameter in learning(model).items()}
+
+
+def test_the_suite_covers_every_file_of_the_folder():
+    files = {"ehd", "ranking"}
+    assert {cls.__module__.rpartition(".")[2] for cls in DISTILLERS.values()} == files
+    assert set(DISTILLERS) == set(UNUSUAL) >= {"ehd_distiller", "ranking_distiller"}
+
+
+# --- answers
+
+
+@every_distiller
+def test_scores_answers_and_outputs_have_the_contracts_shapes(kind):
+    model, window = tiny(kind).eval(), random_window()
+    scores = model.history_scores(*window, K)
+    distill_mask, shown = model.distill(*window, K)
+    assert scores.shape == distill_mask.shape == shown.shape == (B, L)
+    assert distill_mask.dtype == torch.bool and scores.isfinite().all() and not shown.requires_grad
+    output = model(*window)  # the future's length is the config's
+    assert output.logits.shape == (B, L, 2) and output.loss.shape == () and 0 <= output.num_items <= B
+    assert all(value.shape == () and value.isfinite() for value in output.metrics.values())
+    torch.testing.assert_close(output.logits[..., 1] - output.logits[..., 0], scores)
+    trained = model.train()(*window)
+    assert trained.metrics is None and trained.loss.shape == () and trained.num_items == B
+    assert isinstance(model.num_evaluations, int) and model.num_evaluations >= 0
+
+
+@every_distiller
+def test_evaluation_is_deterministic_and_training_repeats_under_the_same_seed(kind):
+    model, window = tiny(kind).eval(), random_window(1)
+    torch.manual_seed(0)
+    first = model(*window), *model.distill(*window, K)
+    torch.manual_seed(1)
+    second = model(*window), *model.distill(*window, K)
+    assert torch.equal(first[0].loss, second[0].loss) and torch.equal(first[0].logits, second[0].logits)
+    assert torch.equal(first[1], second[1]) and torch.equal(first[2], second[2])
+    one, again, other = (gradients_of_a_step(model, window, seed) for seed in (0, 0, 1))
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+@every_distiller
+@pytest.mark.parametrize("where", ["front", "behind", "within", "everywhere"])
+def test_padding_changes_no_score_of_a_real_event(kind, where):
+    model, (times, marks, mask) = tiny(kind).double().eval(), random_window(2, torch.float64)
+    scores, (chosen, shown) = model.history_scores(times, marks, mask, K), model.distill(times, marks, mask, K)
+    # Each position is an event of the window, or -1 for padding; the last so many are the future.
+    order, num_future = {
+        "front": ([-1, -1, *range(L + K)], K),
+        "behind": ([*range(L + K), -1, -1], K + 2),
+        "within": ([0, 1, -1, *range(2, L), -1, *range(L, L + 2), -1, *range(L + 2, L + K)], K + 1),
+        "everywhere": ([-1, 0, 1, -1, -1, *range(2, L), *range(L, L + K), -1], K + 1),
+    }[where]
+    index = torch.tensor(order)
+    padded = (
+        torch.where(index >= 0, times[:, index], 77.0),
+        torch.where(index >= 0, marks[:, index], 2),
+        mask[:, index] & (index >= 0),
+    )
+    history = index[: len(order) - num_future]
+    padded_scores = model.history_scores(*padded, num_future)
+    torch.testing.assert_close(padded_scores[:, history >= 0], scores, atol=1e-9, rtol=0)
+    padded_chosen, padded_shown = model.distill(*padded, num_future)
+    assert torch.equal(padded_chosen[:, history >= 0], chosen) and not padded_chosen[:, history < 0].any()
+    torch.testing.assert_close(padded_shown[:, history >= 0], shown, atol=1e-9, rtol=0)
+    plain, spaced = model(times, marks, mask, K), model(*padded, num_future)
+    torch.testing.assert_close(spaced.loss, plain.loss, atol=1e-9, rtol=0)
+    for name, value in plain.metrics.items():
+        torch.testing.assert_close(spaced.metrics[name], value, atol=1e-9, rtol=0)
+
+
+@every_distiller
+def test_a_window_is_scored_alike_alone_and_in_a_batch(kind):
+    model, window = tiny(kind).double().eval(), random_window(3, torch.float64)
+    together = model.history_scores(*window, K)
+    for row in range(B):
+        alone = model.history_scores(*(x[row : row + 1] for x in window), K)
+        torch.testing.assert_close(alone[0], together[row], atol=1e-9, rtol=0)
+
+
+@every_distiller
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_window_with_one_event_or_none_spoils_nothing_for_the_others(kind, left):
+    model, (times, marks, mask) = tiny(kind).double(), random_window(4, torch.float64)
+    scores, (chosen, _) = model.eval().history_scores(times, marks, mask, K), model.distill(times, marks, mask, K)
+    mask[0, : L - left] = False
+    assert all(value.isfinite().all() for value in gradients_of_a_step(model, (times, marks, mask)).values())
+    model.eval()
+    output = model(times, marks, mask)
+    assert output.loss.isfinite() and all(value.isfinite() for value in output.metrics.values())
+    spoilt, (others, _) = model.history_scores(times, marks, mask, K), model.distill(times, marks, mask, K)
+    assert spoilt[mask[:, :L]].isfinite().all() and others[0].sum() <= left
+    torch.testing.assert_close(spoilt[1:], scores[1:], atol=1e-9, rtol=0)
+    assert torch.equal(others[1:], chosen[1:])
+
+
+@every_distiller
+def test_a_batch_of_windows_without_any_history_is_answered_with_nothing(kind):
+    model, (times, marks, mask) = tiny(kind).eval(), random_window(5)
+    mask[:, :L] = False
+    output = model(times, marks, mask)
+    assert output.loss.isfinite() and all(value.isfinite() for value in output.metrics.values())
+    assert not model.distill(times, marks, mask, K)[0].any()
+    nothing = [x[:, L:] for x in (times, marks, mask)]
+    assert model.history_scores(*nothing, K).shape == (B, 0) and model.distill(*nothing, K)[0].shape == (B, 0)
+
+
+@every_distiller
+def test_times_tied_with_one_another_and_the_split_are_answered(kind):
+    model, (times, marks, mask) = tiny(kind), random_window(6)
+    tied = torch.full_like(times, 2.0)
+    assert all(value.isfinite().all() for value in gradients_of_a_step(model, (tied, marks, mask)).values())
+    assert model.eval().history_scores(tied, marks, mask, K).isfinite().all()
+
+
+@every_distiller
+def test_nothing_a_distiller_is_given_is_changed(kind):
+    model, window = tiny(kind), random_window(7)
+    before = [x.clone() for x in window]
+    gradients_of_a_step(model, window)
+    model.eval()
+    model(*window), model.distill(*window, K)
+    assert all(torch.equal(x, y) for x, y in zip(before, window, strict=True))
+
+
+@every_distiller
+def test_the_metrics_are_those_of_the_answer(kind):
+    model, window = tiny(kind).double().eval(), random_window(8, torch.float64)
+    metrics, (chosen, _) = model(*window).metrics, model.distill(*window, K)
+    empty = dppl(model.mtpp, *window, K, torch.zeros(B, L).double(), conditioning=model.config.conditioning)
+    counted = torch.ones(B, dtype=torch.bool) if kind == "ehd_distiller" else empty < 0
+    assert counted.any() and metrics["size"].item() == pytest.approx(chosen.sum(1)[counted].double().mean().item())
+
+
+# --- what learns and what does not
+
+
+@every_distiller
+def test_gradients_reach_all_that_learns_and_nothing_of_the_mtpp(kind):
+    mtpp = tiny_mtpp()
+    config = {"epsilon": 1e-3} if kind == "ehd_distiller" else {}  # a hinge that is open
+    model, window = tiny(kind, mtpp, **config), random_window(9)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    gradients = gradients_of_a_step(model, window)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizer.step()
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
+    # The keys' bias shifts all attention weights alike, and a common shift of all scores is taken out again.
+    idle = {name for name, gradient in gradients.items() if not (gradient != 0).any()}
+    assert all(name.endswith(("key_value.bias", "score_head.bias", "second_head.bias")) for name in idle), idle
+    after = model.state_dict()
+    assert all(not torch.equal(after[name], before[name]) for name in gradients if name not in idle)
+    for name, parameter in model.mtpp.named_parameters():
+        assert parameter.grad is None and not parameter.requires_grad, name
+    for name, value in mtpp.state_dict().items():
+        assert torch.equal(value, after[f"mtpp.{name}"]), name
+
+
+@every_distiller
+def test_the_mtpp_stays_frozen_and_in_evaluation_mode_whatever_the_mode(kind):
+    model = tiny(kind)
+    for mode in (True, False):
+        model.train(mode)
+        assert model.training == model.window_encoder.training == mode
+        assert not any(part.training for part in model.mtpp.modules())
+        assert not any(parameter.requires_grad for parameter in model.mtpp.parameters())
+
+
+@every_distiller
+def test_distiller_and_mtpp_share_no_attribute_name(kind):
+    model = tiny(kind)
+    inner = {name.split(".")[0] for name in model.mtpp.state_dict()}
+    assert not inner & {name.split(".")[0] for name in model.state_dict()}
+
+
+# --- checkpoints
+
+
+@every_distiller
+def test_a_saved_distiller_comes_back_exactly_with_its_mtpp(kind, tmp_path):
+    mtpp = tiny_mtpp()
+    mtpp.fit_time_scale(torch.tensor([0.5, 1.5, 4.0]))
+    model, window = tiny(kind, mtpp, max_length=99, **UNUSUAL[kind]).eval(), random_window(10)
+    model.save_pretrained(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    for loader in (AutoModel, DISTILLERS[kind]):
+        again = loader.from_pretrained(tmp_path)
+        assert type(again) is DISTILLERS[kind] and not again.training
+        assert not any(parameter.requires_grad for parameter in again.mtpp.parameters())
+        assert all(parameter.requires_grad for parameter in learning(again).values())
+        assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
+        one, two = model(*window), again(*window)
+        assert torch.equal(one.logits, two.logits) and torch.equal(one.loss, two.loss)
+        assert all(
+            torch.equal(x, y) for x, y in zip(model.distill(*window, K), again.distill(*window, K), strict=True)
+        )
+    alone, info = FullyNNModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"] and not info["mismatched_keys"] and alone.mean_interval == 2.0
+    assert all(torch.equal(value, alone.state_dict()[name]) for name, value in mtpp.state_dict().items())
+
+
+@every_distiller
+def test_a_config_comes_back_with_every_setting(kind, tmp_path):
+    settings = {"history": L, "future": K, "max_length": 99, **TINY, **UNUSUAL[kind]}
+    tiny(kind, **settings).save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert type(config) is DISTILLERS[kind].config_class
+    assert {name: getattr(config, name) for name in settings} == settings
+    default = DISTILLERS[kind].config_class()
+    assert all(getattr(default, name) != value for name, value in UNUSUAL[kind].items())
+    assert config.id2label == config.mtpp_config.id2label == LABELS
+    assert json.loads(default.to_json_string())["model_type"] == kind
+
+
+# --- configs
+
+
+@every_distiller
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"epsilonn": 0.5}, "knows the keys .*epsilon.*got unknown epsilonn. Check the spelling"),
+        ({"epsilon": 0.5, "share": 0.5}, "one target, epsilon or share; got 0.5 and 0.5. Set one to null"),
+        ({"epsilon": None, "share": None}, "one target, epsilon or share; got None and None"),
+        ({"epsilon": 1.0, "share": None}, r"epsilon must lie in \(0, 1\); got 1.0. The paper uses 0.5"),
+        ({"epsilon": float("nan"), "share": None}, r"epsilon must lie in \(0, 1\); got nan"),
+        ({"history": 0}, "history must be at least 1; got 0"),
+        ({"future": -3}, "future must be at least 1; got -3"),
+        ({"max_length": 0}, "max_length must be at least 1; got 0"),
+        ({"hidden_size": 7}, "hidden_size must be even; got 7. Positions take pairs"),
+        ({"hidden_size": 0}, "hidden_size must be at least 1; got 0"),
+        ({"num_heads": 0}, "num_heads must be at least 1; got 0"),
+        ({"num_heads": 3}, "attention_size must be a multiple of num_heads; got 32 and 3. Every head takes"),
+        ({"num_decoder_layers": 0}, "num_decoder_layers must be at least 1; got 0"),
+        ({"conditioning": "none"}, "paper.*survival"),
+        ({"future": "4"}, "future"),
+    ],
+)
+def test_a_bad_setting_is_refused_with_its_name(kind, config, message):
+    with pytest.raises(Exception, match=message):
+        DISTILLERS[kind].config_class(**config)
+
+
+# --- a small training, through the real loop
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    splits = simulated_splits("incident", {"train": 30, "validation": 10}, horizon=60.0, seed=0)
+    events = splits["train"]
+    mtpp = tiny_mtpp(num_marks=events.num_marks, id2label=events.id2label, scale=0.2)
+    mtpp.fit_time_scale(torch.from_numpy(events.intervals()))
+    return mtpp, {name: make_windows(sequences, future=K, history=L) for name, sequences in splits.items()}
+
+
+@every_distiller
+def test_a_small_training_repeats_leaves_the_mtpp_alone_and_its_checkpoint_opens(kind, simulated, tmp_path):
+    mtpp, windows = simulated
+    ends = []
+    for run in ("one", "two"):
+        model = tiny(kind, mtpp)
+        arguments = TrainingArguments(
+            out=str(tmp_path / run),
+            steps=6,
+            warmup_steps=2,
+            batch_size=16,
+            learning_rate=0.01,
+            eval_every=3,
+            save_every=10_000,
+            metric="size",
+            num_threads=1,
+            progress=False,
+        )
+        few = windows["validation"].sample(20)
+        best = Trainer(model, arguments, windows["train"], few).train()
+        assert {"size", "loss"} <= {name.removeprefix("eval_") for name in best}
+        ends.append(AutoModel.from_pretrained(tmp_path / run))
+    for end in ends:
+        assert all(torch.equal(value, end.mtpp.state_dict()[name]) for name, value in mtpp.state_dict().items())
+    one, two = (learning(end) for end in ends)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert any(not torch.equal(one[name], value) for name, value in learning(tiny(kind, mtpp)).items())

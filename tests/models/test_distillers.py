@@ -1,0 +1,679 @@
+"""MTPP-EHD: samples, losses and metrics by hand, what learns and what stays frozen, checkpoints, small trainings."""
+
+import itertools
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from scipy.stats import binomtest
+from torch import nn
+from transformers import AutoConfig, AutoModel
+
+from ehd_hf.data.synthetic import simulated_splits
+from ehd_hf.data.windows import make_crops, make_windows
+from ehd_hf.models import ehd, window_encoder
+from ehd_hf.models.distiller import most_recent
+from ehd_hf.models.ehd import EHDDistillerConfig, EHDDistillerModel, sample_masks
+from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
+from ehd_hf.models.perplexity import dppl
+from ehd_hf.training.trainer import Trainer, TrainingArguments
+from helpers import AdditiveMTPP, PoissonMTPP, random_events
+
+B, S, L, K, C = 3, 5, 7, 4, 6
+SMALL = {
+    "input_size": 10,
+    "hidden_size": 16,
+    "attention_size": 8,
+    "num_heads": 2,
+    "feed_forward_size": 12,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 2,
+}
+LABELS = {mark: f"mark {mark}" for mark in range(C)}
+
+
+def small_mtpp(seed=0, **config):
+    torch.manual_seed(seed)
+    config = {"num_marks": C, "id2label": LABELS, "time_unit": "h", **config}
+    return FullyNNModel(FullyNNConfig(embedding_size=5, hidden_size=8, num_components=9, num_layers=1, **config))
+
+
+def small_distiller(mtpp=None, seed=1, **config):
+    mtpp = small_mtpp() if mtpp is None else mtpp
+    torch.manual_seed(seed)
+    return EHDDistillerModel.from_mtpp(mtpp, **{"history": L, "future": K, **SMALL, **config})
+
+
+def random_window(seed=0, padding="none"):
+    return random_events(B, L + K, C, torch.Generator().manual_seed(seed), padding, dtype=torch.float32)
+
+
+class FixedLogits(EHDDistillerModel):
+    """A distiller that says what it is told, of an MTPP worked out by hand."""
+
+    def __init__(self, mtpp, logits, **config):
+        super().__init__(EHDDistillerConfig(mtpp_config=mtpp_config(mtpp), **{**SMALL, **config}))
+        self.mtpp = mtpp.eval().requires_grad_(False)
+        self.fixed = nn.Parameter(torch.as_tensor(logits, dtype=torch.float64))
+
+    def history_logits(self, times, marks, mask, num_future):
+        return self.fixed
+
+
+def mtpp_config(mtpp):
+    return {"model_type": "fullynn", "num_marks": mtpp.config.num_marks}
+
+
+def sure(*rows):
+    """Logits (B, L, 2) that distil where a row has a 1, whatever is drawn."""
+    distil = torch.tensor(rows, dtype=torch.float64)
+    return torch.stack([1000 * (1 - distil), 1000 * distil], dim=-1)
+
+
+# History 1, 2, 4 and future 5, 5.5, 8, twice; 0.75 events per unit of time. Removing the last events adds silence:
+# dppl_left is -0.75 * silence / 3, that is -0.5 without 4, -0.75 without 2 and 4, -1 without any. log(0.5) = -0.693.
+POISSON = [0.5, 0.25]
+TIMES = torch.tensor([[1.0, 2.0, 4.0, 5.0, 5.5, 8.0]] * 2, dtype=torch.float64)
+MARKS = torch.tensor([[0, 1, 0, 1, 0, 1]] * 2)
+MASK = torch.ones_like(MARKS, dtype=torch.bool)
+BY_HAND = {"times": TIMES, "marks": MARKS, "mask": MASK, "num_future": 3}
+
+
+# --- samples
+
+
+def test_samples_are_exactly_zero_or_one():
+    logits = 3 * torch.randn(B, L, 2, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    samples = sample_masks(logits.requires_grad_(), 200, 0.7)
+    assert samples.shape == (200, B, L) and samples.requires_grad
+    assert torch.equal(samples, samples.round()) and samples.min() == 0 and samples.max() == 1
+    assert torch.equal(1 - samples, (1 - samples).round())
+
+
+@pytest.mark.parametrize("tau", [0.1, 1.0, 5.0])
+def test_events_are_drawn_as_often_as_their_probability_says_whatever_the_temperature(tau):
+    logits = torch.tensor([[[0.0, 0.0], [2.0, 0.5], [-1.0, 1.5], [7.0, 7.4]]])
+    torch.manual_seed(1)
+    counts = sample_masks(logits, 4000, tau).sum(0)[0]
+    for count, probability in zip(counts.tolist(), logits.softmax(-1)[0, :, 1].tolist(), strict=True):
+        assert binomtest(int(count), 4000, probability).pvalue > 1e-3
+
+
+def test_samples_of_different_events_and_draws_are_independent():
+    torch.manual_seed(2)
+    samples = sample_masks(torch.zeros(2, 3, 2), 4000, 1.0).flatten(1)  # (4000, 6)
+    assert (torch.corrcoef(samples.t()) - torch.eye(6)).abs().max() < 0.06
+    assert torch.corrcoef(torch.stack([samples[:-1, 0], samples[1:, 0]]))[0, 1].abs() < 0.06
+
+
+def test_the_gradient_of_a_sample_is_that_of_the_soft_one():
+    logits = torch.randn(B, L, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    torch.manual_seed(4)
+    (straight,) = torch.autograd.grad(sample_masks(logits, S, 0.8).sum(), logits)
+    torch.manual_seed(4)
+    noise = torch.empty(S, B, L, 2, dtype=torch.float64).exponential_().log()
+    soft = ((logits.log_softmax(-1) - noise) / 0.8).softmax(-1)[..., 1]
+    (gradient,) = torch.autograd.grad(soft.sum(), logits)
+    torch.testing.assert_close(straight, gradient)
+    assert (straight[..., 1] > 0).all() and torch.allclose(straight[..., 0], -straight[..., 1])
+
+
+# --- losses by hand
+
+
+@pytest.mark.parametrize("rebuilder", ["select", "gate"])
+@pytest.mark.parametrize("training", [True, False])
+def test_losses_of_a_poisson_process_by_hand(rebuilder, training):
+    model = FixedLogits(PoissonMTPP(POISSON), sure((0, 0, 1), (0, 1, 1)), rebuilder=rebuilder).train(training)
+    output = model(**BY_HAND)
+    # The hinge is open for the first window (-0.5) and closed for the second (-0.75): a mean of hinges.
+    assert output.constraint_loss.item() == pytest.approx((-0.5 - math.log(0.5)) / 2, abs=1e-9)
+    assert output.size_loss.item() == pytest.approx((1 / 3 + 2 / 3) / 2)
+    assert output.loss.item() == pytest.approx((-0.5 - math.log(0.5)) / 2 + 0.5, abs=1e-9)
+    assert output.num_items == 2 and (output.metrics is None) == training
+
+
+@pytest.mark.parametrize(
+    ("distilled", "epsilon", "hinge"),
+    [
+        ((0, 0, 0), 0.5, math.log(2)),
+        ((1, 1, 0), 0.5, math.log(2)),  # the Poisson process minds only the silence
+        ((0, 0, 1), 0.7, 0.0),  # log(0.7) = -0.357 > -0.5
+        ((1, 1, 1), 0.5, 0.0),
+        ((1, 1, 1), 1e-6, -1 + 6 * math.log(10)),
+    ],
+)
+def test_the_hinge_opens_and_closes_at_log_epsilon(distilled, epsilon, hinge):
+    model = FixedLogits(PoissonMTPP(POISSON), sure(distilled, distilled), epsilon=epsilon).train()
+    output = model(**BY_HAND)
+    assert output.constraint_loss.item() == pytest.approx(hinge, abs=1e-9)
+    assert output.size_loss.item() == pytest.approx(sum(distilled) / 3)
+
+
+@pytest.mark.parametrize(("alpha", "constraint_weight"), [(0, 1), (1, 0), (2.5, 0.25), (0, 0)])
+def test_the_loss_weighs_its_two_parts(alpha, constraint_weight):
+    model = FixedLogits(
+        PoissonMTPP(POISSON), sure((0, 0, 1), (0, 1, 1)), alpha=alpha, constraint_weight=constraint_weight
+    )
+    output = model.train()(**BY_HAND)
+    hinge = (-0.5 - math.log(0.5)) / 2
+    assert output.loss.item() == pytest.approx(alpha * 0.5 + constraint_weight * hinge, abs=1e-9)
+
+
+def test_losses_are_means_over_the_mask_samples(monkeypatch):
+    samples = torch.tensor([[[0, 0, 1], [0, 1, 1]], [[1, 1, 1], [0, 0, 0]]], dtype=torch.float64)  # (S, B, L)
+    drawn = []
+    monkeypatch.setattr(ehd, "sample_masks", lambda *arguments: drawn.append(arguments[1:]) or samples)
+    model = FixedLogits(PoissonMTPP(POISSON), sure((0, 0, 0), (0, 0, 0)), num_mask_samples=2, tau=0.3).train()
+    output = model(**BY_HAND)
+    assert drawn == [(2, 0.3)]
+    assert output.size_loss.item() == pytest.approx((1 + 2 + 3 + 0) / 12)
+    assert output.constraint_loss.item() == pytest.approx((math.log(2) - 0.5 + 0 + 0 + math.log(2)) / 4, abs=1e-9)
+
+
+@pytest.mark.parametrize("conditioning", ["paper", "survival"])
+def test_losses_of_an_additive_process_by_hand(conditioning):
+    mtpp = AdditiveMTPP([0.5, 0.2], [[0.3, 0.1], [0.0, 0.6]])
+    times = torch.tensor([[1.0, 3.0, 4.0, 6.0]], dtype=torch.float64)
+    window = {"times": times, "marks": torch.tensor([[0, 1, 1, 0]]), "mask": torch.ones(1, 4).bool(), "num_future": 2}
+    full = -(math.log(0.9) - 1.7 * 1 + math.log(0.8) - 2.3 * 2) / 2
+    first_left = -(math.log(0.3) - 1.1 * (3 if conditioning == "paper" else 1) + math.log(0.8) - 1.7 * 2) / 2
+    second_left = -(math.log(0.8) - 1.3 * 1 + math.log(0.5) - 1.9 * 2) / 2
+    for distilled, left, other in (((0, 1), first_left, second_left), ((1, 0), second_left, first_left)):
+        model = FixedLogits(mtpp, sure(distilled), conditioning=conditioning).eval()
+        output = model(**window)
+        assert output.constraint_loss.item() == pytest.approx(max(full - left + math.log(2), 0), abs=1e-9)
+        assert output.metrics["dppl_left"].item() == pytest.approx(full - left, abs=1e-9)
+        assert output.metrics["dppl_distilled"].item() == pytest.approx(full - other, abs=1e-9)
+        assert output.metrics["ds"].item() == pytest.approx(left - other, abs=1e-9)
+
+
+def test_padding_does_not_count_in_the_losses():
+    model = FixedLogits(PoissonMTPP(POISSON), sure((1, 0, 0, 1), (1, 1, 0, 1)), epsilon=0.9).train()
+    times = torch.cat([torch.full((2, 1), 77.0), TIMES], dim=1)
+    marks, mask = torch.cat([MARKS[:, :1], MARKS], 1), torch.cat([torch.zeros(2, 1).bool(), MASK], 1)
+    output = model(times, marks, mask, 3)  # both rows distil the padding too
+    assert output.size_loss.item() == pytest.approx((1 / 3 + 2 / 3) / 2)
+    output = model.eval()(times, marks, mask, 3)
+    assert output.metrics["size"].item() == 1.5 and output.metrics["dppl_left"].item() == pytest.approx(-0.5)
+
+
+def test_a_history_of_one_event_is_distilled_whole_or_not_at_all():
+    window = (TIMES[:1, 2:], MARKS[:1, 2:], MASK[:1, 2:], 3)
+    for distilled in (0, 1):
+        output = FixedLogits(PoissonMTPP(POISSON), sure((distilled,)))(*window)
+        assert output.size_loss.item() == distilled
+
+
+def test_the_rebuilder_of_the_config_decides_which_gradients_the_masks_get():
+    mtpp = AdditiveMTPP([0.5, 0.2, 0.3], [[0.3, 0.1, 0.2], [0.0, 0.6, 0.1], [0.4, 0.2, 0.9]])
+    times, marks, mask = random_events(B, L + K, 3, torch.Generator().manual_seed(0), "none")
+    gradients = {}
+    for rebuilder in ("select", "gate"):
+        model = FixedLogits(mtpp, torch.zeros(B, L, 2), rebuilder=rebuilder, alpha=0, epsilon=1e-9).train()
+        torch.manual_seed(5)
+        (gradients[rebuilder],) = torch.autograd.grad(model(times, marks, mask, K).loss, model.fixed)
+    assert (gradients["select"] - gradients["gate"]).abs().max() > 1e-3
+
+
+# --- metrics by hand
+
+
+def test_metrics_by_hand():
+    model = FixedLogits(PoissonMTPP(POISSON), sure((1, 0, 1), (0, 1, 1))).eval()
+    metrics = {name: value.item() for name, value in model(**BY_HAND).metrics.items()}
+    expected = {
+        "left_share": 1 - 2 / 3,
+        "size": 2.0,
+        "size_or_all": (3 + 2) / 2,  # the first fails (-0.5), so it counts as all three
+        "dppl_left": (-0.5 - 0.75) / 2,
+        "dppl_distilled": 0.0,  # both keep the last event: the silence is as it was
+        "ds": (0.5 + 0.75) / 2,
+        "constraint_met": 0.5,
+        "recency_overlap": (1 / 2 + 1) / 2,
+    }
+    assert metrics == pytest.approx(expected, abs=1e-7)
+
+
+def test_metrics_when_nothing_or_everything_is_distilled():
+    model = FixedLogits(PoissonMTPP(POISSON), sure((0, 0, 0), (1, 1, 1))).eval()
+    metrics = {name: value.item() for name, value in model(**BY_HAND).metrics.items()}
+    assert metrics["left_share"] == 0.5 and metrics["recency_overlap"] == 1.0
+    assert metrics["dppl_left"] == pytest.approx(-0.5, abs=1e-9)  # 0 and -1
+    assert metrics["dppl_distilled"] == pytest.approx(-0.5, abs=1e-9)  # -1 and 0
+    assert metrics["size_or_all"] == 3.0 and metrics["constraint_met"] == 0.5
+
+
+def test_the_most_recent_events_skip_padding():
+    history = torch.tensor([[1, 1, 1, 1], [0, 1, 0, 1], [1, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool)
+    recent = most_recent(history, torch.tensor([2, 1, 2, 0]))
+    assert recent.int().tolist() == [[0, 0, 1, 1], [0, 0, 0, 1], [1, 0, 1, 0], [0, 0, 0, 0]]
+    assert not most_recent(history, torch.zeros(4, dtype=torch.long)).any()
+
+
+# --- answers
+
+
+def test_evaluation_is_deterministic_and_takes_the_argmax():
+    model, window = small_distiller(), random_window()
+    model.eval()
+    first, second = model(*window), model(*window)
+    assert torch.equal(first.logits, second.logits) and torch.equal(first.loss, second.loss)
+    chosen = first.logits[..., 1] > first.logits[..., 0]
+    distill_mask, probability = model.distill(*window, K)
+    assert torch.equal(distill_mask, chosen) and torch.equal(probability, first.logits.softmax(-1)[..., 1])
+    drop = dppl(model.mtpp, *window, K, (~chosen).float())
+    assert first.constraint_loss.item() == pytest.approx((drop - math.log(0.5)).clamp(min=0).mean().item(), abs=1e-6)
+    assert first.size_loss.item() == pytest.approx(chosen.float().mean().item())
+    assert first.metrics["dppl_left"].item() == pytest.approx(drop.mean().item(), abs=1e-6)
+
+
+def test_training_draws_anew_and_repeats_with_the_same_seed():
+    model, window = small_distiller(num_mask_samples=S).train(), random_window()
+    torch.manual_seed(0)
+    losses = [model(*window).loss.item() for _ in range(3)]
+    torch.manual_seed(0)
+    assert model(*window).loss.item() == losses[0] and len(set(losses)) == 3
+
+
+def test_the_answer_and_the_training_metrics_agree_on_the_closest_calls():
+    logits = torch.zeros(2, 3, 2, dtype=torch.float32)
+    logits[0, 2, 1] = 1e-9  # larger, if only just
+    model = FixedLogits(PoissonMTPP(POISSON), logits).eval()
+    model.fixed.data = logits
+    distill_mask, _ = model.distill(TIMES, MARKS, MASK, 3)
+    assert distill_mask.sum(-1).float().mean() == model(**BY_HAND).metrics["size"]
+
+
+@pytest.mark.parametrize("num_padded", [1, 3])
+def test_padding_in_front_changes_no_logit_of_a_real_event(num_padded):
+    model, (times, marks, mask) = small_distiller().eval(), random_window(1)
+    padded = (
+        torch.cat([torch.full((B, num_padded), 33.0), times], 1),
+        torch.cat([torch.full((B, num_padded), 2), marks], 1),
+        torch.cat([torch.zeros(B, num_padded).bool(), mask], 1),
+    )
+    logits = model(times, marks, mask).logits
+    torch.testing.assert_close(model(*padded).logits[:, num_padded:], logits, atol=1e-5, rtol=0)
+    distill_mask, probability = model.distill(*padded, K)
+    assert not distill_mask[:, :num_padded].any() and (probability[:, :num_padded] == 0).all()
+
+
+def test_padding_behind_the_future_and_within_the_history_changes_no_logit():
+    model, (times, marks, mask) = small_distiller().eval(), random_window(2)
+    where = [0, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10]  # a hole at 3 and one behind
+    holes = mask[:, where].clone()
+    holes[:, [3, 12]] = False
+    spoilt = times[:, where].clone()
+    spoilt[:, [3, 12]] = 99.0
+    logits = model(spoilt, marks[:, where], holes, K + 1).logits
+    torch.testing.assert_close(logits[:, [0, 1, 2, 4, 5, 6, 7]], model(times, marks, mask).logits, atol=1e-5, rtol=0)
+
+
+def test_positions_count_from_the_split_whatever_the_length_of_the_history():
+    encoder, (times, marks, mask) = small_distiller().window_encoder, random_window(8)
+    with torch.no_grad():
+        for parameter in (encoder.mark_input.weight, *encoder.time_input.parameters(), *encoder.input.parameters()):
+            parameter.zero_()  # the position alone remains
+        whole = encoder._embed(times, marks, mask, L, torch.tensor(1.0))
+        short = encoder._embed(times[:, 4:], marks[:, 4:], mask[:, 4:], L - 4, torch.tensor(1.0))
+    assert torch.equal(whole[:, 4:], short)
+    assert whole[0, L].tolist() == [0.0, 1.0] * (SMALL["hidden_size"] // 2)  # the first future event is at 0
+    assert whole[0, L - 1, 0].item() == pytest.approx(math.sin(-1)) and len(whole[0].unique(dim=0)) == L + K
+
+
+def attended_slowly(query, key, value, allowed):
+    """One query of one head (D,) to those of its memory (M, D) that are allowed: weights by hand, no softmax."""
+    scores = [sum(float(a) * float(b) for a, b in zip(query, one, strict=True)) for one in key]
+    weights = [math.exp(score - max(scores)) * bool(may) for score, may in zip(scores, allowed, strict=True)]
+    return sum(weight * one for weight, one in zip(weights, value, strict=True)) / sum(weights)
+
+
+@pytest.mark.parametrize("length", [127, 128, 129, 200])  # written out up to 128, torch's own function beyond
+@pytest.mark.parametrize("masked", ["nothing", "the end", "here and there"])
+def test_attention_to_long_memories_is_that_to_short_ones(length, masked):
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(3, 2, number, 5, dtype=torch.float64) for number in (4, length, length))
+    allowed = torch.ones(3, 1, 1, length, dtype=torch.bool)
+    if masked == "the end":
+        for row in range(3):
+            allowed[row, ..., length - 10 * row - 3 :] = False
+    elif masked == "here and there":
+        allowed = torch.rand(allowed.shape) < 0.6
+    found = window_encoder._attend(query, key, value, None if masked == "nothing" else allowed)
+    assert found.shape == (3, 2, 4, 5) and found.dtype == torch.float64
+    for row, head, position in itertools.product(range(3), range(2), range(4)):
+        parts = (query[row, head, position], key[row, head], value[row, head], allowed[row, 0, 0])
+        torch.testing.assert_close(found[row, head, position], attended_slowly(*parts), rtol=0, atol=1e-6)
+
+
+def test_a_long_window_is_read_alike_by_both_ways_of_attention(monkeypatch):
+    distiller = small_distiller(history=140).double().eval()
+    times, marks, mask = random_events(B, 140 + K, C, torch.Generator().manual_seed(0), "front")
+    mask[0, :140] = False  # a row of no history at all
+    logits, gradients = [], []
+    for longest in (window_encoder._LONGEST_PLAIN_MEMORY, 10**9):  # torch's function, then written out
+        monkeypatch.setattr(window_encoder, "_LONGEST_PLAIN_MEMORY", longest)
+        found = distiller.history_logits(times, marks, mask, K)[mask[:, :140]]
+        learned = [parameter for parameter in distiller.parameters() if parameter.requires_grad]
+        weights = torch.linspace(-1, 1, found.numel(), dtype=torch.float64).view_as(found)
+        gradients.append(torch.autograd.grad((found * weights).sum(), learned))
+        logits.append(found.detach())
+    assert logits[0].std() > 1e-3
+    torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=1e-6)
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_a_window_without_history_spoils_nothing_for_the_others():
+    model, (times, marks, mask) = small_distiller().train(), random_window(3)
+    mask[0, :L] = False
+    output = model(times, marks, mask)
+    output.loss.backward()
+    assert output.loss.isfinite()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    assert not model.distill(times, marks, mask, K)[0][0].any()
+
+
+def test_the_head_sees_marks_times_and_the_future():
+    model, (times, marks, mask) = small_distiller().eval(), random_window(4)
+    logits = model(times, marks, mask).logits
+    other_future = marks.clone()
+    other_future[:, L:] = (marks[:, L:] + 1) % C
+    later = times.clone()
+    later[:, L:] += 5.0
+    for changed in ((times, (marks + 1) % C), (times * 3, marks), (times, other_future), (later, marks)):
+        assert (model(*changed, mask).logits - logits).abs().amax(dim=(1, 2)).min() > 1e-4
+
+
+# --- what learns and what does not
+
+
+@pytest.mark.parametrize("rebuilder", ["select", "gate"])
+def test_gradients_reach_the_distiller_and_nothing_reaches_the_mtpp(rebuilder):
+    mtpp = small_mtpp()
+    model, window = small_distiller(mtpp, rebuilder=rebuilder, epsilon=1e-3).train(), random_window(5)
+    torch.manual_seed(0)
+    output = model(*window)
+    (by_size,) = torch.autograd.grad(output.size_loss, output.logits, retain_graph=True)
+    (by_constraint,) = torch.autograd.grad(output.constraint_loss, output.logits, retain_graph=True)
+    assert (by_size[..., 1] > 0).all() and (by_constraint != 0).any(dim=-1).float().mean() > 0.5
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    output.loss.backward()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        if name.startswith("mtpp."):
+            assert parameter.grad is None and not parameter.requires_grad, name
+            assert torch.equal(parameter, before[name]) and torch.equal(parameter, mtpp.state_dict()[name[5:]])
+        else:
+            assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+            assert not torch.equal(parameter, before[name]), name
+    untrained = [n for n, p in model.named_parameters() if p.requires_grad and not (p.grad != 0).any()]
+    assert all("key_value.bias" in name for name in untrained), untrained
+
+
+def test_the_mtpp_stays_frozen_and_in_evaluation_mode():
+    model = small_distiller()
+    for mode in (True, False):
+        model.train(mode)
+        assert model.training == mode and not model.mtpp.training and not model.mtpp.encoder.training
+        assert model.window_encoder.training == mode
+        assert not any(parameter.requires_grad for parameter in model.mtpp.parameters())
+
+
+def test_from_mtpp_copies_the_weights_and_shares_nothing_with_the_model_given():
+    mtpp = small_mtpp()
+    mtpp.fit_time_scale(torch.tensor([0.5, 1.5, 4.0]))
+    model = small_distiller(mtpp)
+    assert all(torch.equal(value, model.mtpp.state_dict()[name]) for name, value in mtpp.state_dict().items())
+    assert model.mtpp.mean_interval == 2.0 and model.config.id2label == LABELS
+    assert all(parameter.requires_grad for parameter in mtpp.parameters())
+    with torch.no_grad():
+        mtpp.amplitude.weight.zero_()
+    assert (model.mtpp.amplitude.weight != 0).any()
+    assert model.config.mtpp_config is not mtpp.config
+
+
+def test_from_mtpp_takes_a_folder_and_refuses_what_is_no_point_process(tmp_path):
+    mtpp = small_mtpp()
+    mtpp.save_pretrained(tmp_path / "mtpp")
+    window = random_window()
+    model = small_distiller(mtpp)
+    model.save_pretrained(tmp_path / "distiller")
+    from_folder = EHDDistillerModel.from_mtpp(tmp_path / "mtpp", **SMALL)
+    assert torch.equal(from_folder.mtpp(*window).log_prob, mtpp.eval()(*window).log_prob)
+    with pytest.raises(ValueError, match="needs a marked temporal point process; got EHDDistillerModel"):
+        EHDDistillerModel.from_mtpp(tmp_path / "distiller")
+
+
+# --- checkpoints
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A distiller none of whose settings is the default, and its folder."""
+    mtpp = small_mtpp(mark_mode="per_mark")
+    mtpp.fit_time_scale(torch.tensor([0.5, 1.5, 4.0]))
+    model = small_distiller(
+        mtpp, epsilon=0.3, alpha=2, tau=0.5, conditioning="survival", rebuilder="gate", max_length=99
+    ).eval()
+    folder = tmp_path_factory.mktemp("saved")
+    model.save_pretrained(folder)
+    return model, folder
+
+
+@pytest.mark.parametrize("auto", [AutoModel, EHDDistillerModel])
+def test_a_saved_distiller_comes_back_exactly(saved, auto):
+    model, folder = saved
+    again = auto.from_pretrained(folder)
+    assert type(again) is EHDDistillerModel and not again.training
+    window = random_window(6)
+    one, two = model(*window), again(*window)
+    assert torch.equal(one.logits, two.logits) and torch.equal(one.loss, two.loss)
+    assert {n: v.tolist() for n, v in one.metrics.items()} == {n: v.tolist() for n, v in two.metrics.items()}
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_the_config_comes_back_with_its_mtpps(saved):
+    model, folder = saved
+    config = AutoConfig.from_pretrained(folder)
+    assert type(config) is EHDDistillerConfig and type(config.mtpp_config) is FullyNNConfig
+    names = ("epsilon", "alpha", "tau", "conditioning", "rebuilder", "max_length", "history", "future", "num_heads")
+    assert [getattr(config, name) for name in names] == [0.3, 2, 0.5, "survival", "gate", 99, L, K, 2]
+    assert config.id2label == config.mtpp_config.id2label == LABELS and config.label2id["mark 3"] == 3
+    assert config.mtpp_config.time_unit == "h"
+    assert config.to_dict() == AutoConfig.from_pretrained(folder).to_dict()
+
+
+def test_the_mtpp_loads_by_itself_out_of_a_distillers_folder(saved):
+    model, folder = saved
+    alone, info = FullyNNModel.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"] and not info["mismatched_keys"]
+    assert all(torch.equal(value, alone.state_dict()[name]) for name, value in model.mtpp.state_dict().items())
+    window = random_window(7)
+    assert torch.equal(alone(*window).log_prob, model.mtpp(*window).log_prob)
+    assert alone.config.id2label == LABELS and alone.mean_interval == 2.0
+
+
+def test_the_mtpp_is_frozen_after_loading_too(saved):
+    again, info = EHDDistillerModel.from_pretrained(saved[1], output_loading_info=True)
+    for model in (again, AutoModel.from_pretrained(saved[1]).train()):
+        assert not any(parameter.requires_grad for parameter in model.mtpp.parameters())
+        assert all(p.requires_grad for n, p in model.named_parameters() if not n.startswith("mtpp."))
+        assert not model.mtpp.training
+    assert not info["missing_keys"]
+
+
+def test_a_checkpoint_is_two_safe_files(saved):
+    assert sorted(file.name for file in saved[1].iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_distiller_and_mtpp_share_no_attribute_name(saved):
+    model, _ = saved
+    outer = {name.split(".")[0] for name in model.state_dict()}
+    inner = {name.split(".")[0] for name in model.mtpp.state_dict()}
+    assert not outer & inner
+
+
+@pytest.mark.parametrize(("dropped", "part"), [("mtpp.", "its MTPP"), ("distill_head.", "weights")])
+def test_a_checkpoint_without_one_of_its_parts_is_refused(saved, tmp_path, dropped, part):
+    weights = load_file(saved[1] / "model.safetensors")
+    (tmp_path / "config.json").write_text((saved[1] / "config.json").read_text())
+    kept = {name: value for name, value in weights.items() if not name.startswith(dropped)}
+    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    for cls in (EHDDistillerModel, AutoModel):
+        with pytest.raises(ValueError, match=f"lacks {part} .*from_mtpp"):
+            cls.from_pretrained(tmp_path)
+
+
+def test_a_distiller_from_a_folder_with_an_mtpp_alone_is_refused_with_the_remedy(tmp_path):
+    small_mtpp().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="from_mtpp"):
+        EHDDistillerModel.from_pretrained(tmp_path)
+
+
+def test_half_precision_leaves_the_time_scales_alone(saved):
+    model = EHDDistillerModel.from_pretrained(saved[1], dtype=torch.bfloat16)
+    assert model.distill_head.weight.dtype == torch.bfloat16
+    assert model.mtpp.mean_interval.dtype == model.mtpp.time_scales.dtype == torch.float32
+
+
+# --- configs
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, -1.0, 1.5, float("nan"), 0, 1, -1])
+def test_epsilon_must_lie_between_zero_and_one(epsilon):
+    with pytest.raises(ValueError, match=r"epsilon must lie in \(0, 1\)"):
+        EHDDistillerConfig(epsilon=epsilon)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"epsilonn": 0.5}, "knows the keys .*epsilon.*got unknown epsilonn"),
+        ({"num_heads": 3}, "attention_size must be a multiple of num_heads; got 32 and 3"),
+        ({"num_heads": 0}, "num_heads must be at least 1; got 0"),
+        ({"hidden_size": 7}, "hidden_size must be even; got 7"),
+        ({"hidden_size": 0}, "hidden_size must be at least 1; got 0"),
+        ({"max_length": 0}, "max_length must be at least 1; got 0"),
+        ({"history": 0}, "history must be at least 1; got 0"),
+        ({"future": -3}, "future must be at least 1; got -3"),
+        ({"alpha": -0.1}, "alpha and constraint_weight must be at least 0.* got -0.1"),
+        ({"constraint_weight": -1}, "alpha and constraint_weight must be at least 0"),
+        ({"tau": 0}, "tau above 0"),
+        ({"num_mask_samples": 0}, "num_mask_samples must be at least 1; got 0"),
+        ({"epsilon": None, "share": 0.7}, "trained for an epsilon; got share 0.7.*ranking distiller"),
+    ],
+)
+def test_a_bad_setting_is_refused_with_its_name(config, message):
+    with pytest.raises(ValueError, match=message):
+        EHDDistillerConfig(**config)
+
+
+@pytest.mark.parametrize(
+    ("config", "known"), [({"rebuilder": "gates"}, "select.*gate"), ({"conditioning": "none"}, "paper.*survival")]
+)
+def test_an_unknown_kind_is_answered_with_the_known_ones(config, known):
+    with pytest.raises(Exception, match=known):
+        EHDDistillerConfig(**config)
+
+
+def test_the_defaults_are_the_papers():
+    config = EHDDistillerConfig()
+    assert (config.hidden_size, config.input_size, config.attention_size, config.num_heads) == (64, 32, 32, 4)
+    assert (config.num_mask_samples, config.epsilon, config.alpha, config.tau) == (4, 0.5, 1.0, 1.0)
+    assert (config.conditioning, config.rebuilder, config.max_length) == ("paper", "select", 4096)
+    assert json.loads(config.to_json_string())["mtpp_config"]["model_type"] == "fullynn"
+
+
+# --- small trainings
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    splits = simulated_splits("incident", {"train": 40, "validation": 10}, horizon=60.0, seed=0)
+    return {name: make_windows(sequences, future=K, history=L) for name, sequences in splits.items()}, splits["train"]
+
+
+def arguments(out, steps, **changes):
+    return TrainingArguments(
+        out=str(out),
+        **{
+            "steps": steps,
+            "warmup_steps": 5,
+            "batch_size": 32,
+            "learning_rate": 0.01,
+            "eval_every": 10_000,
+            "save_every": 10_000,
+            "num_threads": 1,
+            "progress": False,
+            **changes,
+        },
+    )
+
+
+def mtpp_of(events):
+    torch.manual_seed(0)
+    mtpp = small_mtpp(num_marks=events.num_marks, id2label=events.id2label)
+    mtpp.fit_time_scale(torch.from_numpy(events.intervals()))
+    return mtpp
+
+
+def sampled_loss(model, windows):
+    torch.manual_seed(99)
+    with torch.no_grad():
+        return model.train()(**windows.__getitems__(range(200))).loss.item()
+
+
+@pytest.mark.parametrize("rebuilder", ["select", "gate"])
+def test_twenty_steps_lower_the_loss_and_leave_the_mtpp_alone(simulated, tmp_path, rebuilder):
+    windows, events = simulated
+    model = small_distiller(mtpp_of(events), rebuilder=rebuilder)
+    frozen = {name: value.clone() for name, value in model.mtpp.state_dict().items()}
+    before = sampled_loss(model, windows["train"])
+    Trainer(model, arguments(tmp_path / "run", 20), windows["train"], windows["validation"]).train()
+    assert sampled_loss(model, windows["train"]) < before - 0.02
+    assert all(torch.equal(value, frozen[name]) for name, value in model.mtpp.state_dict().items())
+    row = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])
+    logged = {"left_share", "dppl_left", "dppl_distilled", "constraint_met", "recency_overlap", "ds", "size"}
+    assert logged <= {name.removeprefix("eval_") for name in row}
+    again = AutoModel.from_pretrained(tmp_path / "run")
+    assert all(torch.equal(value, again.mtpp.state_dict()[name]) for name, value in frozen.items())
+
+
+def test_the_size_loss_alone_soon_leaves_everything(simulated, tmp_path):
+    windows, events = simulated
+    model = small_distiller(mtpp_of(events), constraint_weight=0, alpha=1)
+    with torch.no_grad():
+        model.distill_head.bias.copy_(torch.tensor([-1.0, 1.0]))  # begins by distilling most events
+    batch = windows["validation"].__getitems__(range(100))
+    before = model.eval()(**batch).metrics["left_share"].item()
+    Trainer(model, arguments(tmp_path / "run", 60), windows["train"]).train()
+    after = model.eval()(**batch).metrics["left_share"].item()
+    assert before < 0.5 and after > 0.95
+
+
+@pytest.fixture(scope="module")
+def trained_mtpp(tmp_path_factory):
+    """A tiny point process that has learnt something of simulated incidents."""
+    splits = simulated_splits("incident", {"train": 300, "validation": 40}, horizon=120.0, seed=0)
+    mtpp = mtpp_of(splits["train"])
+    crops = make_crops(splits["train"], length=30)
+    Trainer(mtpp, arguments(tmp_path_factory.mktemp("mtpp") / "run", 300, batch_size=64), crops).train()
+    return mtpp, {name: make_windows(events, future=5, history=20) for name, events in splits.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rebuilder", ["select", "gate"])
+@pytest.mark.parametrize("loss", ["constraint", "size"])
+def test_one_loss_alone_empties_or_fills_what_is_left(trained_mtpp, tmp_path, rebuilder, loss):
+    mtpp, windows = trained_mtpp
+    weights = {"alpha": 0, "epsilon": 1e-6} if loss == "constraint" else {"constraint_weight": 0}
+    model = small_distiller(mtpp, history=20, future=5, rebuilder=rebuilder, **weights)
+    Trainer(model, arguments(tmp_path / "run", 150, batch_size=64), windows["train"]).train()
+    left_share = model.eval()(**windows["validation"].__getitems__(range(500))).metrics["left_share"].item()
+    assert left_share < 0.01 if loss == "constraint" else left_share > 0.99

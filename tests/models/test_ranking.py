@@ -1,0 +1,529 @@
+"""The ranking distiller: its gradient against enumeration, its probabilities, what it learns, what it answers."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import brentq
+
+from ehd_hf.models import ranking
+from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
+from ehd_hf.models.perplexity import dppl
+from ehd_hf.models.ranking import RankingDistillerConfig, RankingDistillerModel, inclusion_probability
+from ehd_hf.solvers.base import Explains, Objective, RankedBy
+from ehd_hf.training.trainer import Trainer, TrainingArguments
+from helpers import AdditiveMTPP, random_events, wild
+
+L, K, C = 5, 3, 6
+TINY = {
+    "input_size": 10,
+    "hidden_size": 16,
+    "attention_size": 8,
+    "num_heads": 2,
+    "feed_forward_size": 12,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+}
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def tiny_ranking(seed=0, **config):
+    """A ranking distiller of a FullyNN far from initialisation, in float64."""
+    torch.manual_seed(seed)
+    mtpp = FullyNNModel(FullyNNConfig(num_marks=C, embedding_size=5, hidden_size=8, num_components=3))
+    return RankingDistillerModel.from_mtpp(wild(mtpp, 0.7, seed).float(), future=K, **TINY, **config).double()
+
+
+def additive_ranking(influences, seed=0, **config):
+    """A ranking distiller of an additive process in which an event of mark m multiplies what is to come by its
+    influence."""
+    base = torch.full((len(influences),), 0.25)
+    mtpp = AdditiveMTPP(base.tolist(), torch.tensor(influences)[:, None] * base)
+    torch.manual_seed(seed)
+    config = {"mtpp_config": {"model_type": "fullynn", "num_marks": len(influences)}, **TINY, **config}
+    model = RankingDistillerModel(RankingDistillerConfig(**config))
+    model.mtpp = mtpp.float().eval().requires_grad_(False)
+    return model
+
+
+def one_window(seed=0, padded=()):
+    """A window (1, L + K) whose history lacks the events at `padded`; times are apart from one another."""
+    times, marks, mask = random_events(1, L + K, C, seeded(seed), "none")
+    mask[:, list(padded)] = False
+    return times + 0.05 * torch.arange(L + K), marks, mask
+
+
+# --- the probabilities
+
+
+def slow_inclusion(scores, size):
+    """The same probabilities of the events of one window (n,), the threshold by another method."""
+
+    def excess(threshold):
+        return (1 / (1 + np.exp(threshold - scores))).sum() - size
+
+    threshold = brentq(excess, scores.min() - 40, scores.max() + 40, xtol=1e-13, rtol=1e-14)
+    return 1 / (1 + np.exp(threshold - scores))
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 3.0, 10.0])
+def test_inclusion_probabilities_add_up_to_the_size_and_rise_with_the_scores(spread):
+    scores = spread * torch.randn(4, 7, generator=seeded(1), dtype=torch.float64)
+    history = torch.ones(4, 7, dtype=torch.bool)
+    history[1, 2], history[2, [0, 6]], history[3, 1:] = False, False, False
+    for sizes in ([0.3, 1.0, 2.0, 0.5], [3.7, 5.5, 4.9, 0.9], [6.999, 0.01, 1.0, 0.999]):
+        size = torch.tensor(sizes, dtype=torch.float64)
+        chance = inclusion_probability(scores, history, size)
+        torch.testing.assert_close(chance.sum(1), size, atol=1e-8, rtol=0)
+        assert (chance[~history] == 0).all() and ((chance >= 0) & (chance <= 1)).all()
+        for row in range(4):
+            real = history[row]
+            expected = slow_inclusion(scores[row, real].numpy(), sizes[row])
+            assert chance[row, real].tolist() == pytest.approx(expected.tolist(), abs=1e-8)
+            by_score = chance[row, real][scores[row, real].argsort()]
+            assert (by_score.diff() >= 0).all()
+
+
+def test_inclusion_probabilities_by_hand():
+    history = torch.ones(1, 4, dtype=torch.bool)
+    alike = inclusion_probability(torch.full((1, 4), 2.5), history, torch.tensor([3.0]))
+    assert alike[0].tolist() == pytest.approx([0.75] * 4, abs=1e-5)
+    # sigmoid(log 3) = 3/4 and sigmoid(-log 3) = 1/4 add up to 1 with the threshold at 0.
+    two = inclusion_probability(torch.tensor([[math.log(3), -math.log(3)]]), history[:, :2], torch.tensor([1.0]))
+    assert two[0].tolist() == pytest.approx([0.75, 0.25], abs=1e-5)
+
+
+def test_the_derivative_of_the_probabilities_is_their_finite_difference():
+    scores = (2 * torch.randn(3, 5, generator=seeded(2), dtype=torch.float64)).requires_grad_()
+    history = torch.ones(3, 5, dtype=torch.bool)
+    history[1, 3] = False
+    size = torch.tensor([1.3, 2.6, 3.75], dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda x: inclusion_probability(x, history, size, steps=70), scores)
+    # The size stays: no change of the scores changes the sum.
+    (slope,) = torch.autograd.grad(inclusion_probability(scores, history, size).sum(), scores)
+    assert slope.abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_probabilities_and_slopes_are_finite_where_nothing_can_be_chosen(dtype):
+    scores = torch.tensor([[0.0] * 4, [9.0, 0.0, 0.0, 0.0], [0.0] * 4, [1e4, -1e4, 0.0, 3.0]], dtype=dtype)
+    history = torch.tensor([[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]).bool()
+    scores.requires_grad_()
+    chance = inclusion_probability(scores, history, torch.tensor([1.0, 1.0, 4.0, 1.5]))
+    chance.sum().backward()
+    assert chance.isfinite().all() and scores.grad.isfinite().all()
+    expected = torch.tensor([0, 1, 4, 1.5], dtype=dtype)
+    torch.testing.assert_close(chance.sum(1), expected, atol=1e-3, rtol=0)
+
+
+# --- the gradient of the expectation, against enumeration of all sets
+
+
+ALL_SETS = torch.tensor(list(itertools.product([False, True], repeat=L)))  # (2^L, L)
+
+
+def values_of_all_sets(model, window):
+    """dppl_left and dppl_distilled of every set (2^L,), and the scale they are compared on."""
+    history = window[2][0, :L]
+    how = {"conditioning": model.config.conditioning}
+    with torch.no_grad():
+        left = dppl(model.mtpp, *window, K, (~ALL_SETS & history).double()[:, None], **how)[:, 0]
+        alone = dppl(model.mtpp, *window, K, (ALL_SETS & history).double()[:, None], **how)[:, 0]
+        empty = dppl(model.mtpp, *window, K, torch.zeros(1, L).double(), **how)
+    return left.numpy(), alone.numpy(), max(abs(empty.item()), 0.1)
+
+
+def expectation(values, chance, real):
+    """Sum over the sets of `real` events of probability * value, the probability a plain product."""
+    total = 0.0
+    for events, value in zip(ALL_SETS.numpy(), values, strict=True):
+        if not events[~real].any():
+            total += np.prod(np.where(events[real], chance, 1 - chance)) * value
+    return total
+
+
+def exact_gradient(values, scores, real, size, step=1e-5):
+    """Derivative (L,) of the expected value in each score, the size kept, by central differences."""
+    gradient = np.zeros(L)
+    for event in np.flatnonzero(real):
+        moved = [scores + sign * step * (np.arange(L) == event) for sign in (1, -1)]
+        up, down = (expectation(values, slow_inclusion(x[real], size), real) for x in moved)
+        gradient[event] = (up - down) / (2 * step)
+    return gradient
+
+
+def force_draws(monkeypatch, size_share, sets):
+    """Let the next step draw sizes at `size_share` of their range, and these `sets`."""
+    monkeypatch.setattr(torch, "rand", lambda count, device=None: torch.full((count,), size_share))
+    monkeypatch.setattr(torch, "rand_like", lambda chance: torch.where(sets, 0.0, 1.0).to(chance))
+
+
+@pytest.mark.parametrize("padded", [(), (1,)])
+@pytest.mark.parametrize("conditioning", ["paper", "survival"])
+@pytest.mark.parametrize("factual_weight", [0.0, 0.6])
+def test_the_gradient_averaged_over_all_draws_is_that_of_the_expectation(
+    monkeypatch, factual_weight, conditioning, padded
+):
+    model = tiny_ranking(factual_weight=factual_weight, conditioning=conditioning, prefix_shares=[])
+    window = one_window(padded=padded)
+    real = window[2][0, :L].numpy()
+    scores = 1.5 * torch.randn(L, generator=seeded(3), dtype=torch.float64) * window[2][0, :L]
+    left, alone, scale = values_of_all_sets(model, window)
+    # One row for every set that can be drawn, weighted by how likely it is to be.
+    sets = ALL_SETS[~(ALL_SETS & ~window[2][0, :L]).any(1)]
+    rows = [x.expand(len(sets), -1) for x in window]
+    for size_share in (0.0, 0.37, 1.0):
+        size = 1 + size_share * (0.75 * real.sum() - 1)
+        leaf = scores.expand(len(sets), -1).clone().requires_grad_()
+        with monkeypatch.context() as patch:
+            force_draws(patch, size_share, sets)
+            loss = model._expected_drop((*rows, K), [leaf])
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        chance = torch.from_numpy(slow_inclusion(scores.numpy()[real], size))
+        likely = torch.where(sets[:, real], chance, 1 - chance).prod(1)  # (number of sets,)
+        assert likely.sum().item() == pytest.approx(1)
+        mean = (likely[:, None] * gradient * len(sets)).sum(0)  # the loss is a mean over rows
+        expected = exact_gradient((left - factual_weight * alone) / scale, scores.numpy(), real, size)
+        assert mean.tolist() == pytest.approx(expected.tolist(), abs=1e-7)
+        assert np.abs(expected).max() > 1e-3
+        # The value is that of the sets drawn, here each once.
+        drawn_left = [left[(ALL_SETS == events).all(1).nonzero()[0, 0]] for events in sets]
+        assert loss.item() == pytest.approx(np.mean(drawn_left) / scale, abs=1e-9)
+
+
+def test_the_gradient_averaged_over_many_random_draws_is_that_of_the_expectation():
+    model, window, num_draws = tiny_ranking(prefix_shares=[]), one_window(1), 3000
+    scores = 1.5 * torch.randn(L, generator=seeded(4), dtype=torch.float64)
+    leaf = scores.expand(num_draws, -1).clone().requires_grad_()
+    torch.manual_seed(0)
+    loss = model._expected_drop((*(x.expand(num_draws, -1) for x in window), K), [leaf])
+    gradients = torch.autograd.grad(loss, leaf)[0] * num_draws
+    left, _, scale = values_of_all_sets(model, window)
+    points, weights = np.polynomial.legendre.leggauss(8)  # sizes are uniform between 1 and 0.75 L
+    sizes = 1 + (points + 1) / 2 * (0.75 * L - 1)
+    real = np.ones(L, dtype=bool)
+    expected = sum(
+        weight / 2 * exact_gradient(left / scale, scores.numpy(), real, size)
+        for size, weight in zip(sizes, weights, strict=True)
+    )
+    mean, error = gradients.mean(0).numpy(), gradients.std(0).numpy() / math.sqrt(num_draws)
+    assert (np.abs(mean - expected) < 4 * error).all() and (error < 0.3 * np.abs(expected).max()).all()
+    chances = [slow_inclusion(scores.numpy(), size) for size in sizes]
+    value = sum(w / 2 * expectation(left / scale, p, real) for p, w in zip(chances, weights, strict=True))
+    assert abs(loss.item() - value) < 4 * (left / scale).std() / math.sqrt(num_draws)
+
+
+def test_the_first_pass_is_judged_by_the_effects_among_the_last_ones_sets(monkeypatch):
+    model, window = tiny_ranking(), one_window(2)
+    first, last = (1.5 * torch.randn(L, generator=seeded(seed), dtype=torch.float64) for seed in (5, 6))
+    left, _, scale = values_of_all_sets(model, window)
+    leaves = [x.expand(len(ALL_SETS), -1).clone().requires_grad_() for x in (first, last)]
+    with monkeypatch.context() as patch:
+        force_draws(patch, 0.5, ALL_SETS)
+        loss = model._expected_drop((*(x.expand(len(ALL_SETS), -1) for x in window), K), leaves)
+    gradient, own = torch.autograd.grad(loss, leaves)
+    size, real = 1 + 0.5 * (0.75 * L - 1), np.ones(L, dtype=bool)
+    chance = torch.from_numpy(slow_inclusion(last.numpy(), size))
+    likely = torch.where(ALL_SETS, chance, 1 - chance).prod(1)
+    value_of = {tuple(events): value for events, value in zip(ALL_SETS.tolist(), left / scale, strict=True)}
+    effect = torch.zeros(L, dtype=torch.float64)
+    for events, weight in zip(ALL_SETS.tolist(), likely, strict=True):
+        for event in range(L):
+            with_it, without = (value_of[(*events[:event], x, *events[event + 1 :])] for x in (True, False))
+            effect[event] += weight * (with_it - without)
+    history = window[2][:, :L]
+    moving = first[None].clone().requires_grad_()
+    surrogate = (inclusion_probability(moving, history, torch.tensor([size])) * effect).sum()
+    (expected,) = torch.autograd.grad(surrogate, moving)
+    mean = (likely[:, None] * gradient * len(ALL_SETS)).sum(0)
+    torch.testing.assert_close(mean, expected[0], atol=1e-8, rtol=0)
+    mean = (likely[:, None] * own * len(ALL_SETS)).sum(0)
+    assert mean.tolist() == pytest.approx(exact_gradient(left / scale, last.numpy(), real, size).tolist(), abs=1e-7)
+
+
+def test_the_sets_drawn_have_the_sizes_drawn_on_average_and_follow_the_last_pass(monkeypatch):
+    model, (times, marks, mask), num_draws = tiny_ranking(largest_share=0.6), one_window(3, padded=(2,)), 2000
+    rows = [x.expand(num_draws, -1) for x in (times, marks, mask)]
+    seen, genuine = [], ranking._effects
+    monkeypatch.setattr(ranking, "_effects", lambda *values: seen.append(values[2]) or genuine(*values))
+    scores = 2 * torch.randn(num_draws, L, generator=seeded(7), dtype=torch.float64) * rows[2][:, :L]
+    torch.manual_seed(0)
+    model._expected_drop((*rows, K), [-scores, scores])
+    (drawn,) = seen
+    assert scores[drawn].mean() > 0.5 and drawn.shape == (num_draws, L) and not drawn[:, 2].any()
+    mean, expected = drawn.sum(1).double().mean(), (1 + 0.6 * 4) / 2  # uniform from 1 to 0.6 of 4 events
+    assert abs(mean - expected) < 4 * drawn.sum(1).double().std() / math.sqrt(num_draws)
+
+
+@pytest.mark.parametrize(("length", "largest"), [(1, 1.0), (2, 1.5)])
+def test_short_histories_draw_sizes_from_one_on_and_the_loss_is_the_drop_of_the_set(monkeypatch, length, largest):
+    model, num_draws, sizes, values = tiny_ranking(), 50, [], []
+    window = (*(x.expand(num_draws, -1) for x in one_window(4, padded=range(length, L))), K)
+    inclusion, effects = ranking.inclusion_probability, ranking._effects
+    monkeypatch.setattr(ranking, "inclusion_probability", lambda *a: sizes.append(a[2]) or inclusion(*a))
+    monkeypatch.setattr(ranking, "_effects", lambda *a: values.append(a[1]) or effects(*a))
+    torch.manual_seed(0)
+    loss = model._expected_drop(window, [torch.zeros(num_draws, L, dtype=torch.float64)])
+    assert sizes[0].min() >= 1 and sizes[0].max() <= largest
+    whole = model._drops(window, torch.zeros(1, num_draws, L, dtype=torch.bool))[0]
+    assert loss.item() == pytest.approx((values[0] / whole.abs()).mean().item(), abs=1e-9)
+
+
+# --- scores
+
+
+def test_scores_have_mean_zero_and_the_spread_of_the_config_and_are_zero_on_padding():
+    model = tiny_ranking(score_spread=2.5)
+    history = torch.ones(4, 6, dtype=torch.bool)
+    history[1, [0, 3]], history[2, 1:], history[3] = False, False, False
+    scores = torch.randn(4, 6, generator=seeded(8), dtype=torch.float64)
+    scores = torch.where(history, scores, torch.nan)  # padding may hold anything
+    spread = model._spread(scores, history)
+    for row, number in ((0, 6), (1, 4)):
+        real = spread[row, history[row]]
+        assert len(real) == number and real.mean().item() == pytest.approx(0, abs=1e-12)
+        assert real.std(correction=0).item() == pytest.approx(2.5, abs=1e-4)
+    assert (spread[~history] == 0).all() and (spread[2:] == 0).all()
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_scores_that_are_all_equal_stay_so_and_have_a_finite_gradient(number):
+    model = tiny_ranking()
+    scores = torch.full((2, 4), 7.0, dtype=torch.float64, requires_grad=True)
+    history = torch.arange(4).expand(2, 4) < number
+    spread = model._spread(scores, history)
+    (gradient,) = torch.autograd.grad((spread * torch.arange(4)).sum(), scores)
+    assert (spread == 0).all() and gradient.isfinite().all()
+
+
+def test_a_history_whose_events_do_not_matter_gives_features_of_zero_and_finite_scores():
+    model = additive_ranking([0.0, 0.0], history=L, future=K).train()  # a Poisson process in disguise
+    times, marks, mask = random_events(3, L + K, 2, seeded(9), "none", dtype=torch.float32)
+    slopes = model._slopes(times, marks, mask, K, torch.full((2, 3, L), 0.5))
+    assert slopes.shape == (3, L, 4) and slopes.abs().max() < 1  # rounding, not its inflation
+    output = model(times, marks, mask, K)
+    output.loss.backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    metrics = model.eval()(times, marks, mask, K).metrics
+    assert all(value.isfinite() for value in metrics.values())
+
+
+def test_slopes_are_relative_to_their_mean_size_in_the_window():
+    model = additive_ranking([1.0, 3.0], history=4, future=1, gate_levels=[0.5], prefix_shares=[])
+    times = torch.tensor([[1.0, 2.0, 3.0, 4.0, 4.0]])  # the future comes right at the split: log p = log rate
+    marks, mask = torch.tensor([[0, 1, 0, 1, 0]]), torch.ones(1, 5, dtype=torch.bool)
+    mask[0, 0] = False
+    slopes = model._slopes(times, marks, mask, 1, 0.5 * mask[None, :, :4])
+    mean = (3 + 1 + 3) / 3  # of the influences of real events; their common factor goes
+    relative = [0, 3 / mean, 1 / mean, 3 / mean]
+    assert slopes[0, :, 0].tolist() == pytest.approx(relative, abs=1e-5)
+    assert slopes[0, :, 1].tolist() == pytest.approx([math.log1p(4 * x) for x in relative], abs=1e-5)
+
+
+def test_the_second_pass_looks_with_the_first_of_the_first_order_taken_out(monkeypatch):
+    model, window = tiny_ranking(prefix_shares=[0.25, 0.5]).eval(), one_window(4, padded=(1,))
+    seen = []
+    genuine = ranking.keep_gradient
+    monkeypatch.setattr(ranking, "keep_gradient", lambda *a, **k: seen.append(a[5]) or genuine(*a, **k))
+    first, second = model._scores_of_passes(*window, K)
+    history = window[2][0, :L]
+    assert torch.equal(seen[0], torch.tensor([0.9, 0.5, 0.1], dtype=torch.float64)[:, None, None] * history)
+    order = sorted(history.nonzero()[:, 0].tolist(), key=lambda event: -first[0, event])  # four events
+    for gates, out in zip(seen[1][:, 0], (order[:1], order[:2]), strict=True):
+        assert gates.nonzero()[:, 0].tolist() == sorted(set(order) - set(out)) and gates.max() == 1
+    assert not torch.equal(first, second) and model.num_evaluations == 3 + 2
+    assert torch.equal(model.history_scores(*window, K), second)
+    assert len(tiny_ranking(prefix_shares=[])._scores_of_passes(*window, K)) == 1
+
+
+def test_the_second_pass_does_not_move_the_scores_of_the_first():
+    model, window = tiny_ranking(), one_window(5)
+    first, second = model._scores_of_passes(*window, K)
+    weights = [model.score_head.weight, model.slope_weight.weight, model.second_weight.weight]
+    by_first = torch.autograd.grad(first.square().sum(), weights, allow_unused=True, retain_graph=True)
+    by_second = torch.autograd.grad((second * torch.arange(L)).sum(), weights, allow_unused=True)
+    assert [gradient is None for gradient in by_first] == [False, False, True]
+    assert [gradient is None for gradient in by_second] == [True, True, False]
+
+
+# --- what it learns
+
+
+class FastFutures(torch.utils.data.Dataset):
+    """Windows whose future comes at once, so that what raised the rates most is to blame: events of the marks with
+    the largest influence."""
+
+    def __init__(self, size, num_history, num_marks, seed=0):
+        times = torch.rand(size, num_history, generator=seeded(seed)).cumsum(1)
+        self.times = torch.cat([times, times[:, -1:] + 0.001 * torch.arange(1, 3)], 1)
+        self.marks = torch.randint(num_marks, self.times.shape, generator=seeded(seed + 1))
+
+    def __len__(self):
+        return len(self.times)
+
+    def __getitems__(self, indices):
+        rows = torch.as_tensor(indices)
+        times, marks = self.times[rows], self.marks[rows]
+        return {"times": times, "marks": marks, "mask": torch.ones_like(marks, dtype=torch.bool)}
+
+    @staticmethod
+    def collate(batch):
+        return batch
+
+
+@pytest.mark.parametrize("prefix_shares", [[], [0.5]])
+def test_a_few_dozen_steps_put_the_truly_influential_events_first(tmp_path, prefix_shares):
+    influences = [0.0, 2.0, 0.3, 1.0]
+    model = additive_ranking(
+        influences, seed=5, history=8, future=2, gate_levels=[0.5], prefix_shares=prefix_shares, hidden_size=8
+    )
+    validation = FastFutures(100, 8, 4, seed=50)
+    truth = torch.tensor(influences)[validation.marks[:, :8]]
+    best = truth.sort(dim=1, descending=True).values.cumsum(1)
+
+    def share_of_the_best():
+        """What the first k of the order bring together, as a share of the most that k events can, mean over k."""
+        batch = validation.__getitems__(range(100))
+        order = model.eval().history_scores(**batch, num_future=2).argsort(dim=1, descending=True)
+        found = truth.gather(1, order).cumsum(1)
+        return (found / best.clamp(min=0.1))[:, :6].mean().item()
+
+    before = share_of_the_best()
+    arguments = TrainingArguments(
+        out=str(tmp_path / "run"),
+        steps=40,
+        warmup_steps=5,
+        batch_size=32,
+        learning_rate=0.02,
+        eval_every=10_000,
+        save_every=10_000,
+        num_threads=1,
+        progress=False,
+    )
+    Trainer(model, arguments, FastFutures(400, 8, 4), validation).train()
+    assert before < 0.8 and share_of_the_best() > 0.98
+
+
+# --- answers and metrics
+
+
+def by_hand(scores, influences=(1.0, 3.0, 0.0, 3.0), **config):
+    """A ranking of one window that is told the scores, with dppl(kept) = log((1 + kept influences) / (1 + all))."""
+    kinds = sorted(set(influences))
+    model = additive_ranking(kinds, history=len(influences), future=1, **config).double().eval()
+    model._scores_of_passes = lambda *window: [torch.tensor([scores], dtype=torch.float64)]
+    marks = torch.tensor([[kinds.index(x) for x in influences] + [0]])
+    times = torch.arange(1.0, len(influences) + 2, dtype=torch.float64)[None]
+    times[:, -1] = len(influences)
+    return model, (times, marks, torch.ones_like(marks, dtype=torch.bool), 1)
+
+
+def test_answers_and_metrics_by_hand():
+    # In the order 1, 3, 0, 2 what is left has 8, 5, 2, 1, 1 eighths.
+    logs = [math.log(x / 8) for x in (8, 5, 2, 1, 1)]
+    targets = [({"share": 2 / 3 - 1e-9}, 2), ({"share": 0.7}, 3), ({"share": 0.2}, 1), ({"share": 1.0}, 3)]
+    targets += [({"epsilon": x, "share": None}, size) for x, size in ((0.5, 2), (0.6251, 1), (0.2, 3))]
+    targets.append(({"epsilon": 0.1, "share": None}, 4))  # out of reach: the whole history
+    for target, size in targets:
+        model, window = by_hand([0.0, 4.0, -1.0, 3.0], **target)
+        chosen, shown = model.distill(*window)
+        assert chosen[0].nonzero()[:, 0].tolist() == sorted([1, 3, 0, 2][:size])
+        assert shown[0].tolist() == [0.0, 4.0, -1.0, 3.0]
+        output = model(*window)
+        assert output.metrics["size"] == size and output.metrics["target_met"] == (target.get("epsilon") != 0.1)
+        assert output.loss.item() == pytest.approx(sum(logs) / 5 / math.log(8), abs=1e-9)
+        assert output.loss == output.metrics["mean_drop"] and output.num_items == 1
+
+
+def test_a_history_that_explains_nothing_is_answered_with_nothing_and_left_out_of_the_means():
+    model, (times, marks, mask, _) = by_hand([0.0, 4.0, -1.0, 3.0])
+    calm = times.clone()
+    calm[:, -1] += 50.0  # the rates the history raised promised more than came: without it the future is likelier
+    both = (torch.cat([times, calm]), marks.repeat(2, 1), mask.repeat(2, 1), 1)
+    scores = torch.tensor([[0.0, 4.0, -1.0, 3.0]] * 2, dtype=torch.float64)
+    model._scores_of_passes = lambda *window: [scores[: len(window[0])]]
+    chosen, _ = model.distill(*both)
+    assert chosen.sum(1).tolist() == [3, 0]
+    alone, together = model(times, marks, mask, 1), model(*both)
+    assert together.num_items == alone.num_items == 1
+    for name, value in alone.metrics.items():
+        torch.testing.assert_close(together.metrics[name], value)
+    nothing = model(calm, marks, mask, 1)
+    assert nothing.num_items == 0 and all(value == 0 for value in nothing.metrics.values())
+
+
+@pytest.mark.parametrize("target", [{"epsilon": None, "share": 0.7}, {"epsilon": 0.95, "share": None}])
+def test_the_answer_is_the_smallest_prefix_that_meets_the_target_as_the_solvers_find_it(target):
+    model = tiny_ranking(1, **target).eval()
+    times, marks, mask = random_events(6, L + K, C, seeded(10), "none")
+    mask[1, 2], mask[2, :3], mask[3, L + K - 1] = False, False, False
+    window = (times + 0.05 * torch.arange(L + K), marks, mask)
+    chosen, scores = model.distill(*window, K)
+    objective = Objective(model.mtpp, *window, K, conditioning="survival")
+    solver = RankedBy(score=lambda objective: scores, num_evaluations=model.num_evaluations)
+    result = solver.solve(objective, Explains(**target))
+    assert torch.equal(chosen, result.distill_mask) and result.reached.any()
+
+
+def test_means_over_batches_are_means_over_windows(tmp_path):
+    model = tiny_ranking(2).float()
+    times, marks, mask = random_events(9, L + K, C, seeded(11), "none", dtype=torch.float32)
+
+    class Windows(FastFutures):
+        def __init__(self, rows=slice(None)):
+            self.times, self.marks = times[rows], marks[rows]
+
+    whole = model.eval()(times, marks, mask)
+    assert 1 < whole.num_items < 9  # some histories explain nothing
+    arguments = {"steps": 1, "warmup_steps": 0, "num_threads": 1, "progress": False, "eval_batch_size": 2}
+    trainer = Trainer(model, TrainingArguments(out=str(tmp_path / "run"), **arguments), Windows(), Windows())
+    assert trainer.evaluate() == pytest.approx(
+        {"loss": whole.loss.item(), **{name: value.item() for name, value in whole.metrics.items()}}, abs=1e-5
+    )
+    alone = [model.eval()(times[i : i + 1], marks[i : i + 1], mask[i : i + 1]).num_items.item() for i in range(9)]
+    trainer.eval_dataset = Windows([row for row in range(9) if not alone[row]])
+    assert all(value == 0 for value in trainer.evaluate().values())
+
+
+# --- configs
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"share": 0.0}, r"share must lie in \(0, 1\]; got 0.0. 0.7 is a good start"),
+        ({"share": 1.5}, r"share must lie in \(0, 1\]; got 1.5"),
+        ({"share": float("nan")}, r"share must lie in \(0, 1\]; got nan"),
+        ({"epsilon": 0.5}, "one target, epsilon or share; got 0.5 and 0.7. Set one to null"),
+        ({"gate_levels": []}, r"gate_levels must name one value at least; got none. \[0.5\] is the cheapest"),
+        ({"gate_levels": [0.5, 1.0]}, r"gate_levels must lie between 0 and 1, .*; got \[0.5, 1.0\]. Leave"),
+        ({"prefix_shares": [0.0]}, r"prefix_shares must lie between 0 and 1, .*; got \[0.0\]. Leave"),
+        ({"score_spread": 0}, "score_spread must be above 0.*got 0, 0.75 and 0.0. The defaults"),
+        ({"score_spread": float("nan")}, "score_spread must be above 0.*got nan"),
+        ({"largest_share": 1.1}, r"largest_share in \(0, 1\].*got 3.0, 1.1 and 0.0"),
+        ({"factual_weight": -1}, "factual_weight at least 0; got 3.0, 0.75 and -1"),
+        ({"factual_weight": float("nan")}, "factual_weight at least 0; got 3.0, 0.75 and nan"),
+    ],
+)
+def test_a_bad_setting_is_refused_with_its_name(config, message):
+    with pytest.raises(ValueError, match=message):
+        RankingDistillerConfig(**config)
+
+
+def test_the_defaults_ask_for_a_share_under_survival_conditioning():
+    config = RankingDistillerConfig()
+    assert (config.epsilon, config.share, config.conditioning) == (None, 0.7, "survival")
+    assert list(config.gate_levels) == [0.9, 0.5, 0.1] and list(config.prefix_shares) == [0.25, 0.5, 0.75]
+
+
+def test_the_names_of_the_weights_are_those_of_the_checkpoints():
+    names = {name.split(".")[0] for name in tiny_ranking().state_dict()}
+    first = {"mtpp", "window_encoder", "slope_input", "slope_weight", "score_head"}
+    second = {"second_input", "second_layer", "second_norm", "second_weight", "second_head"}
+    assert names == first | second
+    assert {name.split(".")[0] for name in tiny_ranking(prefix_shares=[]).state_dict()} == first

@@ -1,0 +1,317 @@
+"""The benchmark on tiny sizes, and that what it compares is the same computation. Nothing is timed here."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ehd_hf import EHDDistiller
+from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
+from ehd_hf.models.perplexity import log_perplexity
+from ehd_hf.models.ranking import RankingDistillerModel
+from ehd_hf.models.rebuild import compact
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))  # as when the script is run
+
+import benchmark  # noqa: E402
+import benchmark_page  # noqa: E402
+import benchmarks  # noqa: E402
+import paper_plan  # noqa: E402
+from benchmarks import data, distiller, explain, gate, memory, mtpp, processes, scaling, startup  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def untimed(monkeypatch):
+    """Every call is made once per repeat: its time does not matter here."""
+    monkeypatch.setattr(benchmarks.time_interleaved, "__defaults__", (0.0,))
+
+
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_the_naive_likelihood_and_ours_agree_in_value_and_gradient(num_layers):
+    torch.manual_seed(0)
+    config = FullyNNConfig(num_marks=6, embedding_size=4, hidden_size=8, num_components=5, num_layers=num_layers)
+    model = FullyNNModel(config).double()
+    times, marks = torch.rand(3, 11, dtype=torch.float64).cumsum(1), torch.randint(6, (3, 11))
+    times[1, 4:6] = times[1, 3]  # tied times
+    mask = torch.arange(11) < torch.tensor([11, 7, 1])[:, None]
+    naive, fast = mtpp.naive_loss(model, times, marks, mask), model(times, marks, mask).loss
+    torch.testing.assert_close(naive, fast, rtol=1e-10, atol=1e-10)
+    gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in (naive, fast)]
+    for ours, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, other, rtol=1e-8, atol=1e-10)
+
+
+def test_both_steps_of_the_benchmark_compute_the_same_loss():
+    losses = [mtpp.make_step(7, 3, 5, naive=naive)() for naive in (True, False)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_every_call_is_timed_in_every_repeat_after_a_warm_up():
+    seen = []
+    seconds = benchmarks.time_interleaved([lambda: seen.append("a"), lambda: seen.append("b")], 3, least_seconds=0.0)
+    assert seconds.shape == (3, 2) and (seconds > 0).all()
+    assert seen == ["a", "b"] * 4
+
+
+def test_a_summary_tells_median_and_spread():
+    row = benchmarks.summarize("x", np.array([3.0, 1.0, 7.0]), "> 2")
+    assert row == {"figure": "x", "median": 3.0, "low": 1.0, "high": 7.0, "repeats": 3, "target": "> 2"}
+
+
+def test_rows_of_a_group_measured_again_take_the_place_of_the_old(monkeypatch, tmp_path, capsys, untimed):
+    file = tmp_path / "rows.json"
+    old = [{"group": group, "figure": "old", "median": 1.0} for group in ("solvers", "mtpp", "data")]
+    file.write_text(json.dumps(old))
+    tiny = {"batch_size": 2, "length": 3}
+
+    def group(repeats):
+        yield mtpp.against_naive(repeats, 4, ">= 3", **tiny)
+        yield from mtpp.against_marks(repeats, num_marks=(3, 200), **tiny)
+
+    monkeypatch.setattr(mtpp, "measure", group)
+    assert benchmark.main(["mtpp", "--repeats", "2", "--json", str(file)]) == 0
+    rows = json.loads(file.read_text())
+    assert [row["group"] for row in rows] == ["data", "mtpp", "mtpp", "solvers"]
+    assert rows[0] == old[2] and rows[3] == old[0] and list(tmp_path.iterdir()) == [file]
+    assert all(row["low"] <= row["median"] <= row["high"] for row in rows[1:3])
+    assert rows[2]["target"] == "<= 2" and rows[1]["cores"] >= 1 and rows[1]["memory_gb"] > 0
+    assert {"processor", "python", "torch", "threads", "version", "date"} <= rows[1].keys()
+    assert "step: 200 marks / 3 marks" in capsys.readouterr().out
+
+
+def test_all_figures_of_the_data_run(untimed):
+    rows = list(data.window_rates(1, num_sequences=3, batch_size=16, pair=(2, 3), num_rows=32))
+    assert [row["figure"] for row in rows][0] == "windows of 5 events per second, batch 16"
+    assert rows[2]["median"] == pytest.approx(rows[0]["median"] / rows[1]["median"])
+    assert 0 < data.data_share(1, num_sequences=3, batch_size=2, length=3)["median"] < 1
+
+
+def test_the_looped_rebuild_of_the_benchmark_equals_compaction():
+    torch.manual_seed(0)
+    times, marks = torch.rand(3, 7).cumsum(1), torch.randint(6, (3, 7))
+    keep = (torch.rand(5, 3, 7) > 0.5).float()
+    intervals, kept_marks, _ = distiller.looped_rebuild(times, marks, torch.randn(3, 7, 2), keep)
+    for sample in range(5):
+        rebuilt = compact(times, marks, torch.ones_like(marks, dtype=torch.bool), keep[sample] > 0.5)
+        for row in range(3):
+            count = int(rebuilt.mask[row].sum())
+            torch.testing.assert_close(intervals[sample, row, :count].cumsum(0), rebuilt.times[row, :count])
+            assert torch.equal(kept_marks[sample, row, :count], rebuilt.marks[row, :count])
+
+
+def test_the_plain_training_step_of_the_benchmark_computes_our_loss():
+    model, batch = distiller.make_distiller(6).train(), distiller.make_batch(1)
+    torch.manual_seed(0)
+    plain = distiller.one_at_a_time_step(model, batch)
+    torch.manual_seed(0)
+    assert plain == pytest.approx(float(model(**batch).loss.detach()), abs=1e-5)
+
+
+def sequences_scored(monkeypatch, mtpp, call):
+    """How many sequences the point process reads in a call."""
+    counts = []
+
+    def count(times, *inputs, **options):
+        counts.append(len(times))
+        return type(mtpp).event_log_prob(mtpp, times, *inputs, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mtpp, "event_log_prob", count)
+        call()
+    return sum(counts)
+
+
+def test_the_bare_parts_of_a_step_read_as_many_sequences_as_the_step_and_learn_as_much(monkeypatch):
+    batch = distiller.make_batch(3)
+    for model in (distiller.make_distiller(6), distiller.make_distiller(6, "gate"), distiller.make_ranking(6)):
+        model.train()
+        if isinstance(model, RankingDistillerModel):
+            parts, also = [distiller.bare_slopes(model, batch), distiller.bare_masks(model, batch)], 0
+        else:
+            parts, also = [distiller.bare_mtpp(model, batch)], 3  # the loss needs the whole histories too
+        bare = sum(sequences_scored(monkeypatch, model.mtpp, part) for part in parts)
+        stepped = sequences_scored(monkeypatch, model.mtpp, lambda model=model: model(**batch).loss.backward())
+        assert stepped == bare + also
+        network = distiller.bare_network(model, batch)()
+        learned = [[p.grad is not None for p in each.parameters()] for each in (model, network)]
+        assert learned[0] == learned[1]
+
+
+def test_all_figures_of_the_distiller_run(untimed):
+    rows = list(distiller.measure(1, size=8))
+    assert len(rows) == 13 and sum(row["target"] == "<= 1.25" for row in rows) == 3
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    return [EHDDistiller.from_pretrained(name) for name in (explain.PAPER, explain.RANKING)]
+
+
+def windows_of(number):
+    times, marks, mask, future = benchmarks.random_windows(explain.HISTORY, explain.FUTURE, number)
+    return times.float(), marks, mask, future
+
+
+def test_the_bare_forward_is_the_log_perplexity_of_both_models(bundled):
+    times, marks, mask, future = windows_of(5)
+    states = [explainer.mtpp.state_dict() for explainer in bundled]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())  # one unit for both
+    with torch.no_grad():
+        plain = explain.plain_log_perplexity(bundled[0].mtpp, times, marks, future)
+        by_autograd = explain.autograd_log_perplexity(bundled[0].mtpp, times, marks, future)
+        torch.testing.assert_close(plain, by_autograd, rtol=1e-5, atol=1e-5)
+        for how in ("paper", "survival"):
+            ours = log_perplexity(bundled[1].mtpp, times, marks, mask, future, conditioning=how)
+            torch.testing.assert_close(plain, ours, rtol=1e-5, atol=1e-5)
+
+
+def test_both_ways_to_the_papers_answer_give_the_same(bundled):
+    window = windows_of(5)
+    (chosen, *drops), (ours, *our_drops) = (
+        way(bundled[0].model, *window) for way in (explain.paper_way, explain.our_way)
+    )
+    assert torch.equal(chosen, ours) and 0 < chosen.float().mean() < 1
+    torch.testing.assert_close(drops, our_drops, rtol=1e-4, atol=1e-4)
+    answered = explain.answering(bundled[0], (window[0].double(), *window[1:]), refine="none")()
+    assert torch.equal(answered.distill_mask, ours)
+    torch.testing.assert_close(answered.values["dppl_left"].float(), our_drops[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_all_figures_of_explaining_run_and_say_on_which_windows(untimed, monkeypatch, tmp_path):
+    monkeypatch.setattr(benchmarks, "STACKOVERFLOW", tmp_path / "nothing")
+    rows = list(explain.measure(1, size=4, num_greedy=2, num_single=1))
+    assert len(rows) == 40 and {row["data"] for row in rows} == {"random events"}
+    assert [row["target"] for row in rows if row["target"]] == ["<= 6", "<= 12", "<= 35", ">= 50"]
+
+
+def test_the_recurrences_of_the_benchmark_give_our_states_and_gradients():
+    torch.manual_seed(0)
+    encoder = FullyNNModel(FullyNNConfig(num_marks=6, embedding_size=4, hidden_size=8)).encoder
+    torch.nn.init.normal_(encoder.initial_hidden), torch.nn.init.normal_(encoder.initial_cell)
+    features, marks, keep = torch.rand(3, 7, 3), torch.randint(6, (3, 7)), torch.rand(3, 5)
+
+    def looped(*inputs):
+        return gate.looped_states(encoder, *inputs)
+
+    torch.testing.assert_close(gate.fused_states(encoder, features, marks), encoder(features, marks, None))
+    torch.testing.assert_close(looped(features, marks, keep), encoder(features, marks, keep))
+    ours, other = (gate.with_gradients(states, features, marks, keep)()[0] for states in (encoder, looped))
+    assert ours.shape == keep.shape
+    torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-5)
+
+
+def test_both_rebuilds_of_the_benchmark_give_the_same_events():
+    torch.manual_seed(0)
+    encoder = FullyNNModel(FullyNNConfig(num_marks=6, embedding_size=2)).encoder
+    times, marks, keep = torch.rand(3, 7).cumsum(1), torch.randint(6, (3, 7)), (torch.rand(5, 3, 7) > 0.5).float()
+    mask = torch.ones_like(marks, dtype=torch.bool)
+    loop = distiller.looped_rebuild(times, marks, encoder.mark_embedding(marks), keep)
+    ours = [each.unflatten(0, (5, 3)) for each in gate.select_with_embeddings(encoder, times, marks, mask, keep)]
+    for sample, row in np.ndindex(5, 3):
+        count = int(keep[sample, row].sum())
+        torch.testing.assert_close(loop[0][sample, row, :count].cumsum(0), ours[0][sample, row, :count])
+        for theirs, mine in zip(loop[1:], ours[1:], strict=True):
+            assert torch.equal(theirs[sample, row, :count], mine[sample, row, :count])
+
+
+def test_all_figures_of_rebuilding_run(untimed):
+    assert len(list(gate.measure(1, size=3, samples=2))) == 6
+
+
+def test_an_exponent_is_the_slope_between_logarithms():
+    y = np.array([[3.0, 1.0], [12.0, 2.0], [48.0, 4.0]])  # 3 x^2 and x
+    np.testing.assert_allclose(scaling.exponent([1, 2, 4], y), [2.0, 1.0])
+
+
+def test_all_figures_of_scaling_run(untimed, monkeypatch, tmp_path):
+    monkeypatch.setattr(benchmarks, "STACKOVERFLOW", tmp_path / "nothing")
+    rows = list(scaling.along_history(1, lengths=(10, 20, 30), windows=2, certified=1, longest_eights=20))
+    assert [row["x"] for row in rows if row.get("series") == scaling.ONE] == [10, 20, 30]
+    assert [row["x"] for row in rows if row.get("series") == scaling.EIGHTS] == [10, 20]
+    assert sum(row["target"] == "<= 1.15" for row in rows) == 2
+    assert len(list(scaling.along_model(1, "width", (4, 6), scaling.of_width, windows=2))) == 4
+    assert [row["repeats"] for row in scaling.beyond_training((12,), windows=3)] == [1, 1]
+
+
+def test_a_new_process_says_how_long_its_parts_took():
+    parts = startup.parts_of(startup.IMPORT)
+    assert list(parts) == ["start of Python", "import ehd_hf"] and all(0 < value < 60 for value in parts.values())
+    assert startup.seconds_of_help() > 0
+
+
+@pytest.mark.slow
+def test_the_figures_of_starting_add_up():
+    rows = {row["figure"]: row["median"] for row in startup.measure(1)}
+    whole, *parts = (value for name, value in rows.items() if name.startswith("first explanation"))
+    assert len(parts) == 6 and whole == pytest.approx(sum(parts)) and len(rows) == 9
+
+
+def test_the_page_tells_what_meets_its_target_and_draws_what_grows(tmp_path, capsys):
+    machine = {"group": "scaling", "processor": "Abacus", "cores": 2, "repeats": 3}
+    rows = [
+        {
+            **machine,
+            **benchmarks.summarize(f"slow, {x} events", [y, y / 2], "<= 8", axis="a b", x=x, series="s", unit="ms"),
+        }
+        for x, y in ((10, 4.0), (100, 40.0))
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps([*rows, {**machine, **benchmarks.summarize("exponent", [1.0])}]))
+    said = ["--benchmarks", str(tmp_path / "rows.json"), "--out", str(tmp_path / "speed.md")]
+    assert benchmark_page.main([*said, "--figures", str(tmp_path / "figures")]) == 0
+    text = (tmp_path / "speed.md").read_text()
+    assert "Abacus, 2 cores." in text and "(figures/scaling_a_b.png)" in text and "Scaling: the time" in text
+    assert (tmp_path / "figures" / "scaling_a_b.png").stat().st_size > 0
+    met = {line.split(" | ")[0].strip("| "): line.split(" | ")[-1].strip("| ") for line in text.splitlines()}
+    assert met["slow, 10 events"] == "yes" and met["slow, 100 events"] == "**no**" and met["exponent"] == "–"
+    assert benchmark_page.main([*said[:1], str(tmp_path / "nothing.json")]) == 2
+    assert "nothing.json" in capsys.readouterr().err
+
+
+def test_the_page_of_the_documentation_is_made_from_the_committed_rows():
+    rows = json.loads((ROOT / "results" / "benchmarks.json").read_text())
+    assert (ROOT / "docs" / "speed.md").read_text() == benchmark_page.page(rows, "figures")
+    for axis in benchmark_page.axes_of(rows):
+        assert (ROOT / "docs" / "figures" / benchmark_page.file_name(axis)).exists()
+
+
+def test_the_plan_is_computed_from_what_was_measured(tmp_path, capsys):
+    figures = {paper_plan.RATE: 1000.0, paper_plan.READING: 50_000.0, paper_plan.READ: 500.0, paper_plan.WRITTEN: 60.0}
+    figures["peak memory of explaining 9 windows from Parquet, GB"] = 1.25
+    rows = [{"group": "memory", "figure": name, "median": value, "threads": 2} for name, value in figures.items()]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    said = ["--benchmarks", str(tmp_path / "rows.json"), "--windows", "3.6e9", "--processes", "8"]
+    assert paper_plan.main(said) == 0
+    shown = capsys.readouterr().out
+    assert "| core-hours | 2,000 |" in shown and "| hours with 8 processes | 145.0 |" in shown  # 125 and 20 of reading
+    assert "| bytes read | 1,800 GB" in shown and "| bytes written | 216 GB |" in shown and "10.0 GB (1.25" in shown
+    assert "explaining: beyond 50 processes" in shown
+    assert paper_plan.main([*said[:-1], "51"]) == 0 and "| reading: beyond 50" in capsys.readouterr().out
+    (tmp_path / "rows.json").write_text(json.dumps(rows[1:]))
+    assert paper_plan.main(said) == 2 and "Run scripts/benchmark.py memory" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_all_figures_of_memory_and_processes_run(monkeypatch):
+    monkeypatch.setenv("EHD_HF_MEMORY_WINDOWS", "40")
+    monkeypatch.setenv("EHD_HF_ARGMAX_WINDOWS", "30")
+    monkeypatch.setenv("EHD_HF_STORE_WINDOWS", "5000")
+    rows = {row["figure"]: row["median"] for row in memory.measure(1)}
+    peaks = [value for name, value in rows.items() if name.startswith("peak memory of explaining")]
+    # Of each way to explain two peaks (a tenth of the windows, all) and a rate; three of files; four of the store.
+    assert len(rows) == 2 * 3 + 3 + 4 and len(peaks) == 4 and all(0.1 < peak < 1.5 for peak in peaks)
+    assert all(value > 0 for name, value in rows.items() if "added" not in name)
+    assert len(list(processes.measure(1))) == 2
+
+
+def test_bad_arguments_end_with_code_2(capsys):
+    for arguments in (["weather"], ["mtpp", "--repeats", "0"], [], ["mtpp", "--json", "no/such/folder.json"]):
+        with pytest.raises(SystemExit) as stop:
+            benchmark.main(arguments)
+        assert stop.value.code == 2
+    assert "at least 1" in capsys.readouterr().err

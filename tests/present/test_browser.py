@@ -1,0 +1,378 @@
+"""Pages in a real browser: nothing is fetched, nothing is complained about, and everything can be done by keyboard.
+
+Playwright drives the system's Chromium; where either is missing, these tests are skipped.
+"""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ehd_hf.data.sequences import EventSequences
+from ehd_hf.present.report import draw_windows, report_html
+from explanations import HOSTILE, MARKS, made
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: install it to test pages"),
+]
+
+CALIBRATION = [
+    {"model": name, "nll": nll, "time_nll": 1.0, "mark_nll": nll - 1, "ks": 0.05, "num_events": 60}
+    | {"qq": np.quantile(np.random.default_rng(seed).exponential(size=500), np.arange(1, 100) / 100).tolist()}
+    for seed, (name, nll) in enumerate([("Poisson + unigram", 3.0), ("Gamma + bigram", 2.5), ("this model", 2.0)])
+]
+
+
+def report(explanations, marks, title="A report"):
+    """A report of explanations made by hand, one sequence each."""
+    events = EventSequences.from_lists(
+        [np.arange(len(one.history) + len(one.future)) for one in explanations],
+        [np.zeros(len(one.history) + len(one.future), int) for one in explanations],
+        id2label=dict(enumerate(marks)),
+    )
+    windows = draw_windows(events, len(explanations[0].future), 10**4, len(explanations))
+    return report_html(events, windows, explanations, CALIBRATION, title=title)
+
+
+def varied():
+    """Twelve explanations that differ in size, mark, status and recency."""
+    found = []
+    for number in range(12):
+        one = made(7 + number, 4, marks=MARKS if number % 2 else MARKS[:3], seq_id=f"user {number:02d}")
+        if number == 3:
+            one = replace(one, status="explains_nothing", dppl_empty=0.2)
+        if number == 4:
+            one = replace(one, distill_mask=(False,) * 9 + (True,) * 2)
+        if number == 5:
+            one = replace(one, intensity=None, curve=None)
+        found.append(one)
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def visit(browser, tmp_path):
+    """Opens the text of a page; at the end nothing may have been fetched, refused or complained about."""
+    seen, contexts = [], []
+
+    def open_page(text, *, width=1280, height=900, scheme="light"):
+        file = tmp_path / "page.html"
+        file.write_text(text, encoding="utf-8")
+        size = {"width": width, "height": height}
+        context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("console", lambda message: seen.append(f"console {message.type}: {message.text}"))
+        page.on("pageerror", lambda error: seen.append(f"error: {error}"))
+        page.on("request", lambda request: seen.append(request.url) if request.url != file.as_uri() else None)
+        page.goto(file.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert seen == []
+
+
+@pytest.fixture(scope="module")
+def varied_report():
+    return report(varied(), MARKS)
+
+
+def names(page):
+    return page.locator("#explanations-list li:visible .name").all_inner_texts()
+
+
+def tip(page):
+    return page.locator(".tip").inner_text().splitlines()
+
+
+def focused(page):
+    """Tag and id, or text, of what has the focus."""
+    return page.evaluate(
+        "(() => { const e = document.activeElement; return e.id || e.textContent.trim().slice(0, 30) || e.tagName })()"
+    )
+
+
+# --- the report
+
+
+def test_a_report_draws_everything(visit, varied_report):
+    page = visit(varied_report)
+    assert page.title() == "A report"
+    for chart in ("calibration", "sizes", "reach", "marks"):
+        drawing = page.locator(f"#{chart}-chart svg[role=img]")
+        assert drawing.count() == 1 and len(drawing.get_attribute("aria-label")) > 20
+        assert drawing.bounding_box()["height"] > 100
+    assert page.locator("#window-chart .dot").count() == 11
+    assert page.locator("#window-chart .dot.distilled").count() == 2
+    assert page.locator("#window-chart .curve").count() == 4  # with and without, in the past and the future
+    assert page.locator("#tradeoff-chart svg").count() == 1
+    assert page.locator("#detail-title").inner_text() == "Sequence user 00"
+    assert page.locator("#detail-text p").first.inner_text().startswith("2 of 7 past events explain")
+
+
+def test_explanations_are_filtered_sorted_and_searched(visit, varied_report):
+    page = visit(varied_report)
+    assert len(names(page)) == 12
+    page.fill("#search", "USER 07")
+    assert names(page) == ["Sequence user 07"]
+    assert page.locator("#shown-count").inner_text() == "1 of 12 explanations"
+    page.fill("#search", "nobody at all")
+    assert names(page) == [] and page.locator("#none-found").is_visible()
+    page.get_by_role("button", name="Reset").click()
+    assert len(names(page)) == 12 and page.locator("#none-found").is_hidden()
+    page.select_option("#status", "explains_nothing")
+    assert names(page) == ["Sequence user 03"]
+    page.select_option("#status", "")
+    page.select_option("#recency", "recent")
+    assert names(page) == ["Sequence user 04"]
+    page.select_option("#recency", "")
+    page.select_option("#sort", "most")
+    assert names(page)[0] == "Sequence user 11"
+    page.select_option("#sort", "fewest")
+    assert names(page)[0] == "Sequence user 00"
+    page.select_option("#mark", label="ticket")
+    shown = names(page)
+    assert 0 < len(shown) < 12 and all(int(name[-2:]) % 2 for name in shown)  # only odd ones have tickets
+
+
+def test_an_explanation_opens_by_click_by_step_and_by_address(visit, varied_report):
+    page = visit(varied_report)
+    assert page.locator("#previous").is_disabled()
+    page.locator("#explanations-list a").nth(2).click()
+    assert page.locator("#detail-title").inner_text() == "Sequence user 02"
+    assert page.url.endswith("#explanation-3") and focused(page) == "detail-title"
+    assert page.locator("#explanations-list a[aria-current]").count() == 1
+    page.locator("#next").click()
+    assert page.locator("#detail-title").inner_text() == "Sequence user 03"
+    page.locator("#previous").click()
+    page.locator("#previous").click()
+    assert page.locator("#detail-title").inner_text() == "Sequence user 01"
+    page.evaluate("location.hash = '#explanation-12'")
+    page.wait_for_function("document.getElementById('detail-title').textContent === 'Sequence user 11'")
+    assert page.locator("#next").is_disabled()
+    page.fill("#search", "user 05")  # steps stay within what is shown
+    page.locator("#next").click()
+    assert page.locator("#detail-title").inner_text() == "Sequence user 05"
+    assert page.locator("#tradeoff-chart").is_hidden() and page.locator("#window-chart .curve").count() == 0
+
+
+def test_what_removing_does_can_be_seen(visit, varied_report):
+    page = visit(varied_report)
+    assert page.locator("#intensity-mark option").all_inner_texts() == ["all marks", "check", "alert", "deploy"]
+    page.select_option("#intensity-mark", label="alert")
+    assert page.locator("#window-chart .title", has_text="expected events per hour: alert").count() == 1
+    page.check("#remove")
+    assert page.locator("#window-chart .dots.removed").count() == 1
+    assert page.locator("#window-chart .curve.whole.faded").count() == 2
+    page.check("#evenly")
+    assert page.locator("#window-chart .title", has_text="evenly spaced events").count() == 2
+    before = page.locator("#window-chart .curve.whole").first.get_attribute("d")
+    page.check("#logarithmic")
+    assert page.locator("#window-chart .curve.whole").first.get_attribute("d") != before
+    page.locator("#first-events").focus()
+    for _ in range(2):
+        page.keyboard.press("ArrowRight")
+    assert page.locator("output").inner_text() == "4 events: 76% explained"
+    assert page.locator("#window-chart .dot.first").count() == 4
+
+
+def test_pointing_at_an_event_or_a_curve_says_what_it_is(visit, varied_report):
+    page = visit(varied_report)
+    page.locator("#window-chart").scroll_into_view_if_needed()
+    page.locator("#window-chart .dot.distilled").last.hover(force=True)  # small ones lie over large ones
+    assert tip(page) == ["alert", "2.5 h", "distilled; score 0.3, rank 5 of 7"]
+    page.locator("#window-chart .dot.future").first.hover(force=True)
+    assert tip(page)[2] == "what followed, event 1 of 4"
+    box = page.locator("#window-chart .future .face").nth(1).bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    lines = tip(page)
+    assert lines[0].endswith(" h") and lines[1].startswith("whole history: ") and lines[2].startswith("without the")
+    page.mouse.move(5, 5)
+    assert page.locator(".tip").is_hidden()
+
+
+def test_all_of_it_works_by_keyboard(visit, varied_report):
+    page = visit(varied_report)
+    page.keyboard.press("Tab")
+    assert focused(page) == "Skip to the explanations"
+    page.keyboard.press("Enter")
+    order = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        order.append(focused(page))
+    expected = ["search", "status", "mark", "recency", "sort", "Reset"]
+    expected += ["next", "intensity-mark", "remove", "evenly", "logarithmic", "first-events"]
+    places = [order.index(name) for name in expected]
+    assert places == sorted(places)
+    # In the list, arrows move and Enter opens.
+    page.locator("#explanations-list a").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    assert page.locator("#detail-title").inner_text() == "Sequence user 10" and focused(page) == "detail-title"
+    # In the picture, left and right go through all events, up and down through the distilled ones.
+    chart = page.get_by_role("slider", name="Events of this window")
+    chart.focus()
+    assert tip(page)[0] == chart.get_attribute("aria-valuetext").split(", ")[0]
+    page.keyboard.press("Home")
+    assert chart.get_attribute("aria-valuenow") == "1" and "left in the history" in chart.get_attribute(
+        "aria-valuetext"
+    )
+    page.keyboard.press("ArrowDown")
+    assert chart.get_attribute("aria-valuenow") == "3" and "distilled" in chart.get_attribute("aria-valuetext")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("End")
+    assert chart.get_attribute("aria-valuenow") == "21" and "what followed" in chart.get_attribute("aria-valuetext")
+    page.keyboard.press("Escape")
+    assert page.locator(".tip").is_hidden()
+
+
+def test_a_screen_reader_finds_landmarks_headings_and_names(visit, varied_report):
+    page = visit(varied_report)
+    for role, name in (("navigation", "Parts of this report"), ("search", "Filter explanations")):
+        assert page.get_by_role(role, name=name).count() == 1
+    for role in ("banner", "main", "contentinfo"):
+        assert page.get_by_role(role).count() == 1
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((e) => Number(e.tagName[1]))")
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+    unnamed = page.evaluate(
+        """[...document.querySelectorAll('a, button, input, select, [role=slider], [role=img], [role=region]')]
+        .filter((e) => !(e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim())).length"""
+    )
+    assert unnamed == 0
+    for image in page.locator("svg:not([role=img])").all():
+        assert image.get_attribute("aria-hidden") == "true"
+    page.locator("#events-table summary").click()
+    rows = page.locator("#events-table tbody tr")
+    rows.first.wait_for()
+    assert rows.count() == 11 and rows.nth(2).locator("td").all_inner_texts()[1:4] == ["2.5 h", "alert", "distilled"]
+    assert page.evaluate("new Set([...document.querySelectorAll('[id]')].map((e) => e.id)).size") == page.evaluate(
+        "document.querySelectorAll('[id]').length"
+    )
+
+
+def luminance(colour):
+    """Relative luminance of "rgb(r, g, b)", as WCAG has it."""
+    channels = np.array([float(part) for part in colour.split("(")[1].rstrip(")").split(",")[:3]]) / 255
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_shapes_stand_out_in_light_and_dark(visit, varied_report, scheme):
+    page = visit(varied_report, scheme=scheme)
+
+    def style(selector, name):
+        return luminance(page.eval_on_selector(selector, f"(e) => getComputedStyle(e).{name}"))
+
+    def contrast(one, other):
+        return (max(one, other) + 0.05) / (min(one, other) + 0.05)
+
+    ground = style("body", "backgroundColor")
+    assert (ground > 0.5) == (scheme == "light")
+    for selector in ("body", ".soft", "nav a", "label"):
+        assert contrast(ground, style(selector, "color")) >= 4.5, selector
+    assert contrast(ground, style("svg .tick", "fill")) >= 4.5
+    for selector, name in ((".dot.distilled", "fill"), (".dot.left", "stroke"), (".dot.future", "fill")):
+        assert contrast(ground, style(f"#window-chart {selector}", name)) >= 3, selector
+    for selector in (".curve.whole", ".curve.without"):
+        assert contrast(ground, style(f"#window-chart {selector}", "stroke")) >= 3, selector
+
+
+def test_nothing_runs_out_of_the_page_at_any_width(visit, varied_report):
+    page = visit(varied_report)
+    for width in (320, 390, 800, 1600):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function("document.querySelector('#window-chart svg').clientWidth <= innerWidth")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+
+
+# --- names and sizes
+
+
+def test_the_worst_names_are_shown_and_never_run(visit):
+    explanations = [made(9, 3, marks=HOSTILE, seq_id=name, moments=True) for name in HOSTILE]
+    page = visit(report(explanations, HOSTILE, title=HOSTILE[1]), width=390)
+    for number in range(len(HOSTILE)):
+        page.locator("#explanations-list a").nth(number).click()
+        name = " ".join(f"Sequence {HOSTILE[number]}".split())
+        assert page.locator("#detail-title").text_content().rstrip("…") == name[:119]
+    page.locator("#events-table summary").click()
+    page.locator("#events-table tbody tr").first.wait_for()
+    assert HOSTILE[0] in page.locator("#events-table").text_content()
+    chart = page.get_by_role("slider", name="Events of this window")
+    chart.focus()
+    for _ in range(12):
+        page.keyboard.press("ArrowRight")
+    assert page.evaluate("window.stolen") is None
+    assert page.locator("img, svg script, #detail-text script").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert HOSTILE[1] == page.title()
+
+
+def test_should_a_script_ever_get_in_the_policy_stops_it(browser, tmp_path, varied_report):
+    broken = varied_report.replace(
+        "<h1>", "<script>window.stolen = true</script><img src='https://example.org/x'><h1>"
+    )
+    assert broken != varied_report
+    (tmp_path / "broken.html").write_text(broken, encoding="utf-8")
+    page, failed = browser.new_page(), []
+    page.on("requestfailed", lambda request: failed.append(request.failure))
+    page.goto((tmp_path / "broken.html").as_uri())
+    assert page.evaluate("window.stolen") is None and page.locator("#window-chart .dot").count() == 11
+    assert all("csp" in reason.lower() for reason in failed)
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "num_marks", "moments"), [((1, 1), 1, True), ((2, 1), 1, False), ((2000, 40), 100, True)]
+)
+def test_windows_of_any_size_are_drawn(visit, size, num_marks, moments):
+    explanation = made(*size, marks=[f"mark {number}" for number in range(num_marks)], moments=moments)
+    page = visit(explanation.to_html(title="One"))
+    assert page.locator("#window-chart .dot").count() == sum(size)
+    lanes = page.locator("#window-chart .lane")
+    assert lanes.count() == min(num_marks, 24)
+    if num_marks > 24:
+        assert lanes.last.text_content().startswith("77 other marks")
+    page.check("#evenly")
+    assert page.locator("#window-chart .dot").count() == sum(size)
+    drawn = page.locator("#window-chart svg").evaluate("(e) => e.outerHTML")
+    assert "NaN" not in drawn and "Infinity" not in drawn and "undefined" not in drawn
+
+
+def test_events_at_one_moment_are_drawn_and_counted(visit):
+    explanation = made(5, 2, marks=("alert",), has_intensity=False)
+    tied = [
+        tuple(event._replace(time=1.0) for event in events) for events in (explanation.history, explanation.future)
+    ]
+    page = visit(replace(explanation, history=tied[0], future=tied[1]).to_html())
+    assert page.locator("#window-chart .several").all_text_contents() == ["5x", "2x"]
+    assert "NaN" not in page.locator("#window-chart svg").evaluate("(e) => e.outerHTML")
+
+
+def test_without_script_the_numbers_are_still_there(browser, tmp_path, varied_report):
+    (tmp_path / "page.html").write_text(varied_report, encoding="utf-8")
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    assert page.get_by_role("row", name="this model").is_visible()
+    assert page.get_by_text("The pictures need JavaScript.").is_visible()
+    assert page.locator("#explanations-list li").count() == 12
+    context.close()

@@ -1,0 +1,254 @@
+"""Figures: what stands on the axes, in the legend and in the data that is drawn."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from ehd_hf.present.picture import (
+    COLOURS,
+    MAX_LANES,
+    THEMES,
+    _duration,
+    explanation_plot,
+    left_share_plot,
+    length_plot,
+    mark_share_plot,
+    sizes_plot,
+    slide_plot,
+)
+from explanations import HOSTILE, made
+from explanations import MARKS as MARKS_MADE
+
+MARKS = [
+    {
+        "label": "Guru",
+        "num_events": 1234,
+        "share": 0.5,
+        "expected": 0.3,
+        "recency": 0.45,
+        "low": 0.4,
+        "high": 0.6,
+        "significant": True,
+    },
+    {
+        "label": "Caucus",
+        "num_events": 7,
+        "share": 0.2,
+        "expected": 0.3,
+        "recency": 0.45,
+        "low": 0.0,
+        "high": 0.4,
+        "significant": False,
+    },
+]
+
+
+def legend_of(figure):
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
+    return [text.get_text() for legend in legends for text in legend.get_texts()]
+
+
+def drawn(figure, tmp_path):
+    """The figure, saved once: labels that do not fit or do not parse fail here."""
+    assert isinstance(figure, Figure)
+    figure.savefig(tmp_path / "figure.png", dpi=40)
+    assert (tmp_path / "figure.png").stat().st_size > 0
+    return figure
+
+
+def test_left_events_along_training_are_percentages_by_run(tmp_path):
+    figure = drawn(left_share_plot({"L_c alone": [(0, 0.5), (10, 0.0)], "L_n alone": [(0, 0.5), (10, 1.0)]}), tmp_path)
+    (axes,) = figure.axes
+    first, second = axes.get_lines()
+    np.testing.assert_allclose(first.get_ydata(), [0.5, 0.0])
+    assert axes.get_ylim() == (0, 1) and axes.get_xlabel() == "training step"
+    assert "100%" in [label.get_text() for label in axes.get_yticklabels()]
+    assert legend_of(figure) == ["L_c alone", "L_n alone"]
+    assert first.get_color() != second.get_color() and first.get_linestyle() != second.get_linestyle()
+
+
+def test_marks_are_named_ordered_and_significance_is_filled(tmp_path):
+    figure = drawn(mark_share_plot(MARKS, "toy"), tmp_path)
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["Caucus (7)", "Guru (1.23k)"]
+    filled, hollow, random, recent = axes.collections[1:]
+    assert filled.get_offsets().tolist() == [[0.5, 1.0]] and to_hex(filled.get_facecolor()[0]) == COLOURS[0].lower()
+    assert hollow.get_offsets().tolist() == [[0.2, 0.0]] and to_hex(hollow.get_facecolor()[0]) == "#ffffff"
+    assert random.get_offsets()[:, 0].tolist() == [0.3, 0.3]
+    assert recent.get_offsets()[:, 0].tolist() == [0.45, 0.45]
+    names = ["distilled: unlike random", "distilled: no difference", "at random", "the last events"]
+    assert legend_of(figure) == names
+    assert axes.get_title() == "toy"
+    assert len(legend_of(mark_share_plot(MARKS[:1]))) == 3  # no entry for what is not there
+
+
+def test_lengths_have_a_pdf_and_a_cdf(tmp_path):
+    figure = drawn(length_plot({"(15, 40)": [0.25, 0.5, 0.25], "(25, 50)": [0.0, 0.5, 0.25, 0.25]}), tmp_path)
+    density, cumulative = figure.axes
+    np.testing.assert_allclose(density.get_lines()[0].get_ydata(), [0.25, 0.5, 0.25])
+    np.testing.assert_allclose(cumulative.get_lines()[1].get_ydata(), [0.0, 0.5, 0.75, 1.0])
+    assert legend_of(figure) == ["(15, 40)", "(25, 50)"]
+    assert legend_of(length_plot({"only": [1.0]})) == []
+
+
+def test_slides_show_what_is_rare(tmp_path):
+    figure = drawn(slide_plot([10, 85, 4, 1], [70, 10, 5, 10, 5], "toy"), tmp_path)
+    ejected, added = figure.axes
+    np.testing.assert_allclose([bar.get_height() for bar in ejected.patches], [0.7, 0.1, 0.05, 0.1, 0.05])
+    assert ejected.get_yscale() == "log" and "15.0% of slides move 3 or more" in ejected.get_title()
+    assert "1.0% of slides" in added.get_title() and "added" in added.get_xlabel()
+    assert "1%" in [label.get_text() for label in ejected.get_yticklabels()]
+
+
+def test_sizes_break_where_windows_are_missing(tmp_path):
+    figure = drawn(sizes_plot({3: ([1, 2, 5, 6], [4, 4, 2, 3]), 8: ([0, 1], [1, 2]), 9: ([0], [1])}), tmp_path)
+    assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == [
+        "sequence 3",
+        "sequence 8",
+        "sequence 9",
+    ]
+    x, y = figure.axes[0].get_lines()[0].get_data()
+    assert np.isnan(x[2]) and np.isnan(y[2]) and len(x) == 5
+
+
+# --- one explanation
+
+
+def texts_of(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+@pytest.mark.parametrize(("moments", "theme"), [(False, "light"), (True, "dark")])
+def test_a_window_shows_events_by_mark_what_followed_and_what_removing_does(tmp_path, moments, theme):
+    explanation = made(moments=moments)
+    figure = drawn(explanation.plot(title="why", theme=theme), tmp_path)
+    past, future, below_past, below_future, curve, words = figure.axes
+    assert [label.get_text() for label in past.get_yticklabels()] == list(MARKS_MADE)
+    assert past.get_title(loc="left") == f"history:\n7 events in {'7 h 30 min' if moments else '7.5 h'}"
+    assert future.get_title(loc="left") == "future:\n4 events in 5 h"
+    assert figure.get_suptitle() == "why" and below_past.get_ylabel() == "expected events\nper h"
+    assert legend_of(figure) == [
+        "distilled; larger: higher score",
+        "left in the history",
+        "what followed",
+        "expected from the whole history",
+        "without the distilled events",
+    ]
+    left, distilled = (dots for dots in past.collections if len(dots.get_offsets()) and hasattr(dots, "get_sizes"))
+    assert len(left.get_offsets()) == 5 and len(distilled.get_offsets()) == 2
+    assert to_hex(distilled.get_facecolor()[0]) == THEMES[theme].distilled.lower()
+    assert (distilled.get_sizes() > left.get_sizes()[0]).all()
+    # Both curves, in the history and in the future, each on its own stretch.
+    for axes, points in ((below_past, slice(11)), (below_future, slice(11, None))):
+        whole, without = axes.get_lines()[:2]
+        np.testing.assert_allclose(whole.get_ydata(), explanation.intensity.whole[points])
+        np.testing.assert_allclose(without.get_ydata(), explanation.intensity.left[points])
+        assert whole.get_linestyle() != without.get_linestyle()  # told apart in grey too
+    assert below_past.get_xlabel() == ("" if moments else "time (h)")
+    np.testing.assert_allclose(curve.get_lines()[0].get_ydata(), explanation.tradeoff()["explained_share"])
+    assert curve.get_title(loc="left") == "2 distilled: 75% (asked: 70%)"
+
+
+def test_larger_dots_have_higher_scores():
+    figure = made(num_history=9).plot()
+    distilled = figure.axes[0].collections[2]
+    order = np.argsort(distilled.get_offsets()[:, 0])  # scores rise with time
+    assert len(order) == 3 and (np.diff(distilled.get_sizes()[order]) > 0).all()
+    same = made(num_history=9)
+    same = replace(same, history=tuple(event._replace(score=1.0) for event in same.history))
+    assert len(set(same.plot().axes[0].collections[2].get_sizes())) == 1
+
+
+def test_without_intensities_the_scores_are_drawn():
+    figure = made(has_intensity=False, has_curve=False).plot()
+    past, future, scores, _ = figure.axes
+    assert scores.get_ylabel() == "score"
+    heights = [y for dots in scores.collections if hasattr(dots, "get_sizes") for _, y in dots.get_offsets()]
+    assert sorted(heights) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
+    assert legend_of(figure)[-1] == "what followed"
+
+
+def test_one_mark_has_its_own_intensity():
+    explanation = made()
+    mark = explanation.intensity.marks[1]
+    figure = explanation.plot(mark=mark)
+    assert figure.axes[2].get_ylabel() == f"expected\n{mark}\nper h"
+    np.testing.assert_allclose(figure.axes[2].get_lines()[0].get_ydata(), explanation.intensity.whole_by_mark[1][:11])
+    with pytest.raises(ValueError, match="mark must be one of .* the future's; got 'coffee'"):
+        explanation.plot(mark="coffee")
+    with pytest.raises(ValueError, match="no intensities. Ask for them"):
+        made(has_intensity=False).plot(mark=mark)
+
+
+def test_events_at_the_same_moment_are_counted():
+    explanation = made(marks=("alert",), has_intensity=False)
+    tied = tuple(event._replace(time=1.0) for event in explanation.history[:3])
+    figure = replace(explanation, history=tied + explanation.history[3:]).plot()
+    assert texts_of(figure.axes[0]) == ["3x"]
+
+
+def test_intensities_of_very_different_sizes_get_a_logarithmic_axis():
+    explanation = made()
+    peaks = replace(explanation.intensity, whole=np.where(np.arange(20) == 3, 1000.0, 1.0))
+    assert replace(explanation, intensity=peaks).plot().axes[2].get_yscale() == "log"
+    assert explanation.plot().axes[2].get_yscale() == "linear"
+
+
+def test_where_the_history_explains_nothing_the_curve_is_the_drop():
+    figure = made(status="explains_nothing", dppl_empty=0.3).plot()
+    assert figure.axes[4].get_ylabel() == "dppl_left" and figure.axes[4].get_title(loc="left") == ""
+
+
+def test_a_hundred_marks_share_a_last_lane(tmp_path):
+    marks = [f"mark {number}" for number in range(100)]
+    figure = drawn(made(110, 5, marks=marks).plot(), tmp_path)
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert len(names) == MAX_LANES and names[-1] == "77 other marks"
+    assert {"mark 2", "mark 5", "mark 10"} <= set(names)  # distilled, or what followed
+
+
+@pytest.mark.parametrize("marks", [HOSTILE, ("only",)])
+@pytest.mark.parametrize("size", [(1, 1), (9, 3), (300, 7)])
+def test_any_names_and_sizes_can_be_drawn(tmp_path, marks, size):
+    figure = drawn(made(*size, marks=marks, moments=True).plot(title="$\\frac <b> 🚀"), tmp_path)
+    assert all(len(label.get_text()) <= 24 for label in figure.axes[0].get_yticklabels())
+
+
+def test_one_moment_can_be_drawn(tmp_path):
+    explanation = made(1, 1, moments=True, has_intensity=False)
+    same = tuple(event._replace(time=explanation.history[0].time) for event in explanation.future)
+    drawn(replace(explanation, future=same).plot(), tmp_path)
+
+
+def test_an_unknown_theme_is_answered_with_the_known_ones():
+    with pytest.raises(ValueError, match="theme must be one of light, dark; got 'pink'"):
+        made().plot(theme="pink")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.25, "0.25 s"), (59, "59 s"), (60, "1 min"), (3599, "59 min 59 s"), (3600, "1 h"), (90061, "1 d 1 h")],
+)
+def test_durations_read_as_people_say_them(seconds, said):
+    begin = np.datetime64("2026-03-01", "ns")
+    assert _duration((begin, begin + np.timedelta64(round(seconds * 1e9), "ns")), "h") == said
+    assert _duration((1.0, 3.5), "h") == "2.5 h" and _duration((1.0, 3.5), None) == "time 2.5"
+    assert _duration((1.0, 3.5), "1e6 s") == "2.5 x 1e6 s"
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: left_share_plot({}),
+        lambda: mark_share_plot([]),
+        lambda: length_plot({}),
+        lambda: sizes_plot({}),
+        lambda: explanation_plot(made().to_frame()[:0]),
+    ],
+)
+def test_nothing_to_draw_is_refused(draw):
+    with pytest.raises(ValueError, match="needs at least one .*; got none"):
+        draw()
