@@ -27,10 +27,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import ehd_hf
+from ehd_hf.data.export import export_windows
 from ehd_hf.data.reading import column_names, read_events
 from ehd_hf.data.sequences import EventSequences, load_events
 from ehd_hf.data.sources import from_seismic, load_source
-from ehd_hf.data.windows import export_windows, load_windows
+from ehd_hf.data.windows import load_windows
 
 OURS = Path(ehd_hf.__file__).parent
 TIMES, MARKS = [[0.5, 1.5, 1.5, 4.0], [2.0, 3.25, 9.0]], [["login", "error", "login", "ok"], ["ok", "ok", "error"]]

@@ -42,8 +42,9 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     arguments = parse_arguments()
     # After the arguments, so that --help does not wait for torch.
+    from ehd_hf.data.export import export_windows
     from ehd_hf.data.sources import load_source
-    from ehd_hf.data.windows import export_windows, parse_pair
+    from ehd_hf.data.windows import parse_pair
 
     keywords = ("sequence", "time", "mark", "start", "num_marks", "time_unit", "sort")
     given = {key: value for key in keywords if (value := getattr(arguments, key))}

@@ -52,8 +52,9 @@ def train(folder: Path) -> None:
     import torch
 
     from ehd_hf import EHDDistillerModel, FullyNNConfig, FullyNNModel, Trainer, TrainingArguments
+    from ehd_hf.data.export import export_windows
     from ehd_hf.data.synthetic import simulated_splits
-    from ehd_hf.data.windows import export_windows, make_crops, make_windows
+    from ehd_hf.data.windows import make_crops, make_windows
     from ehd_hf.evaluation.scores import checkpoint_stamp, evaluate_mtpp, evaluate_windows, trivial_baselines
     from ehd_hf.files import append_row
 

@@ -20,10 +20,11 @@ from datasets import Dataset
 
 import ehd_hf
 from ehd_hf import EHDDistiller, FullyNNConfig, FullyNNModel, compare, dppl, load_events, load_windows, make_windows
+from ehd_hf.data.export import export_windows
 from ehd_hf.data.reading import read_events
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.sources import from_easytpp, from_seismic, load_source
-from ehd_hf.data.windows import export_windows, make_crops, make_whole
+from ehd_hf.data.windows import make_crops, make_whole
 from ehd_hf.models.ehd import EHDDistillerConfig
 from ehd_hf.models.ranking import RankingDistillerModel
 from ehd_hf.solvers.base import get_solver

@@ -16,8 +16,9 @@ import yaml
 from transformers import AutoModel
 
 from ehd_hf import EHDDistiller, FullyNNConfig, FullyNNModel, load_events, load_windows
+from ehd_hf.data.export import export_windows
 from ehd_hf.data.sources import load_source
-from ehd_hf.data.windows import export_windows, make_whole
+from ehd_hf.data.windows import make_whole
 from ehd_hf.models.ranking import RankingDistillerModel
 from ehd_hf.present.cards import check_card
 from ehd_hf.present.tables import plain_markdown

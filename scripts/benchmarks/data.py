@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from benchmarks import Row, summarize, time_interleaved
+from ehd_hf.data.export import export_windows
 from ehd_hf.data.synthetic import delayed_hawkes
-from ehd_hf.data.windows import export_windows, make_crops, make_windows
+from ehd_hf.data.windows import make_crops, make_windows
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 
 

@@ -1,9 +1,11 @@
+# ruff: noqa
 """Golden answers: digests of what the package gives for fixed inputs, to be compared before and after a change.
 
     python golden.py write golden.json      python golden.py check golden.json [--only answers]
 
 Works on the old and the new layout: names are looked up where they are.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -43,7 +45,13 @@ RAW = Path(os.environ.get("GOLDEN_RAW", "/tmp/golden_raw"))
 def digest(*parts):
     h = hashlib.sha256()
     for part in parts:
-        h.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).tobytes() if isinstance(part, np.ndarray) else str(part).encode())
+        h.update(
+            part
+            if isinstance(part, bytes)
+            else np.ascontiguousarray(part).tobytes()
+            if isinstance(part, np.ndarray)
+            else str(part).encode()
+        )
     return h.hexdigest()[:16]
 
 
@@ -63,7 +71,10 @@ def sequences_for(explainer, number, seed=0):
 
 
 TARGETS = {
-    "epsilon": {"epsilon": 0.5}, "share": {"share": 0.7}, "size": {"size": 3}, "delta": {"share": 0.7, "delta": 0.1},
+    "epsilon": {"epsilon": 0.5},
+    "share": {"share": 0.7},
+    "size": {"size": 3},
+    "delta": {"share": 0.7, "delta": 0.1},
 }
 
 
@@ -74,12 +85,16 @@ def answers():
         for conditioning in ("paper", "survival"):
             explainer = EHDDistiller(first.model, conditioning=conditioning)
             windows = sequences_for(explainer, number)
-            settings = {f"{t}/{r}": {**asked, "refine": r} for t, asked in TARGETS.items() for r in ("prefix", "prune")}
+            settings = {
+                f"{t}/{r}": {**asked, "refine": r} for t, asked in TARGETS.items() for r in ("prefix", "prune")
+            }
             if conditioning == first.model.config.conditioning:
                 settings["own/none"] = {"refine": "none"}
             for label, asked in settings.items():
                 found = explainer.explain(windows, history=first.model.config.history, progress=False, **asked)
-                values = np.array([[e.dppl_left, e.dppl_distilled, e.dppl_empty, e.dppl_left_time, e.dppl_left_mark] for e in found])
+                values = np.array(
+                    [[e.dppl_left, e.dppl_distilled, e.dppl_empty, e.dppl_left_time, e.dppl_left_mark] for e in found]
+                )
                 masks = np.array([e.distill_mask for e in found])
                 scores = np.array([[v.score for v in e.history] for e in found])
                 state = [(e.status, e.certified, e.one_minimal, e.constraint_met, e.is_most_recent) for e in found]
@@ -87,7 +102,17 @@ def answers():
                 key = f"answers/{name}/{conditioning}/{label}"
                 RAW.mkdir(exist_ok=True, parents=True)
                 np.savez(RAW / (key.replace("/", "_") + ".npz"), values=values, masks=masks, scores=scores)
-                yield key, {"values": digest(values), "masks": digest(masks), "scores": digest(scores), "state": digest(state), "curves": digest(curves), "mean_size": float(masks.sum(1).mean())}
+                yield (
+                    key,
+                    {
+                        "values": digest(values),
+                        "masks": digest(masks),
+                        "scores": digest(scores),
+                        "state": digest(state),
+                        "curves": digest(curves),
+                        "mean_size": float(masks.sum(1).mean()),
+                    },
+                )
 
 
 def events_frame():
@@ -107,7 +132,10 @@ def pages():
         yield "page/report", {"digest": digest(text.encode()), "chars": len(text)}
     one = explainer.explain(ehd_hf.load_example("incidents"), future=5, history=25, intensities=True)
     (RAW / "one.html").write_text(one.to_html(title="t"))
-    yield "page/one", {"digest": digest(one.to_html(title="t").encode()), "text": digest(str(one)), "dict": digest(one.to_json())}
+    yield (
+        "page/one",
+        {"digest": digest(one.to_html(title="t").encode()), "text": digest(str(one)), "dict": digest(one.to_json())},
+    )
 
 
 def export():
@@ -126,13 +154,44 @@ def cards():
     for kind in ("incidents", "stackoverflow-15-40"):
         model_card = get("model_card", "present.cards", "cards")
         model = EHDDistiller.from_pretrained(kind).model
-        row = {"task": "distiller", "data": "log", "split": "test", "pair": "5-25", "checkpoint": "abc", "num_windows": 2000,
-               "ds": 1.25, "recency_ds": 1.2, "size": 6.0, "constraint_met": 0.98, "is_last_k": 0.25}
+        row = {
+            "task": "distiller",
+            "data": "log",
+            "split": "test",
+            "pair": "5-25",
+            "checkpoint": "abc",
+            "num_windows": 2000,
+            "ds": 1.25,
+            "recency_ds": 1.2,
+            "size": 6.0,
+            "constraint_met": 0.98,
+            "is_last_k": 0.25,
+        }
         mtpp = {"task": "mtpp", "data": "log", "split": "test", "pair": "5-25", "num_events": 4321, "checkpoint": None}
-        rows = [row, mtpp | {"model": "Gamma + bigram", "nll": 2.5, "time_nll": 1.0, "mark_nll": 1.5, "ks": 0.1, "future_nll": 2.4},
-                mtpp | {"model": "runs/m", "checkpoint": "def", "nll": 2.125, "ks": 0.05, "future_nll": 2.1}]
-        text = model_card("somebody/" + kind, model, data={"license": "mit", "pretty_name": "A log", "provenance": "P.", "citation": "C."},
-                          training={"args": {"steps": 12, "batch_size": 7, "learning_rate": 0.003, "seed": 5, "metric": "size_or_all", "out": "x"}, "steps_run": 12, "best": {"step": 9}}, rows=rows)
+        rows = [
+            row,
+            mtpp
+            | {"model": "Gamma + bigram", "nll": 2.5, "time_nll": 1.0, "mark_nll": 1.5, "ks": 0.1, "future_nll": 2.4},
+            mtpp | {"model": "runs/m", "checkpoint": "def", "nll": 2.125, "ks": 0.05, "future_nll": 2.1},
+        ]
+        text = model_card(
+            "somebody/" + kind,
+            model,
+            data={"license": "mit", "pretty_name": "A log", "provenance": "P.", "citation": "C."},
+            training={
+                "args": {
+                    "steps": 12,
+                    "batch_size": 7,
+                    "learning_rate": 0.003,
+                    "seed": 5,
+                    "metric": "size_or_all",
+                    "out": "x",
+                },
+                "steps_run": 12,
+                "best": {"step": 9},
+            },
+            rows=rows,
+        )
         (RAW / f"card_{kind}.md").write_text(text)
         yield f"card/{kind}", {"digest": digest(text.encode())}
 
@@ -140,14 +199,38 @@ def cards():
 def streamed():
     run = get("explain_to_parquet", "explain.many", "streaming")
     import pyarrow.parquet as pq
+
     explainer = EHDDistiller.from_pretrained("incidents")
     splits = {"train": simulated_splits("incident")["test"].select(np.arange(12))}
     with tempfile.TemporaryDirectory() as folder:
         out = export_windows(splits, Path(folder) / "w", [(5, 25)], name="golden")
-        done = run(explainer, str(out / "sequences" / "train.parquet"), Path(folder) / "a", windows=True, share=0.7, progress=False)
+        done = run(
+            explainer,
+            str(out / "sequences" / "train.parquet"),
+            Path(folder) / "a",
+            windows=True,
+            share=0.7,
+            progress=False,
+        )
         table = pq.read_table(Path(folder) / "a")
-        for name in ("seq_id", "window", "num_history", "num_future", "num_distilled", "positions", "dppl_left", "dppl_distilled", "dppl_empty",
-                     "dppl_left_time", "dppl_left_mark", "status", "certified", "one_minimal", "constraint_met", "is_most_recent"):
+        for name in (
+            "seq_id",
+            "window",
+            "num_history",
+            "num_future",
+            "num_distilled",
+            "positions",
+            "dppl_left",
+            "dppl_distilled",
+            "dppl_empty",
+            "dppl_left_time",
+            "dppl_left_mark",
+            "status",
+            "certified",
+            "one_minimal",
+            "constraint_met",
+            "is_most_recent",
+        ):
             yield f"streamed/{name}", {"digest": digest(table.column(name).to_pylist())}
 
 
@@ -161,13 +244,20 @@ def trained():
         mtpp = ehd_hf.FullyNNModel(config)
         mtpp.fit_time_scale(torch.from_numpy(train.intervals()))
         args = dict(steps=12, batch_size=16, eval_every=6, save_every=6, seed=1, num_threads=1, progress=False)
-        Trainer(mtpp, Args(out=f"{folder}/m", **args), make_crops(train, length=60), make_crops(valid, length=60).sample(50)).train()
+        Trainer(
+            mtpp,
+            Args(out=f"{folder}/m", **args),
+            make_crops(train, length=60),
+            make_crops(valid, length=60).sample(50),
+        ).train()
         yield "trained/mtpp", {"digest": digest(*(v.numpy() for v in mtpp.state_dict().values()))}
         for cls, metric in ((ehd_hf.EHDDistillerModel, "size_or_all"), (ehd_hf.RankingDistillerModel, "size")):
             torch.manual_seed(0)
             model = cls.from_mtpp(mtpp, history=20, future=5)
             windows = [make_windows(s, future=5, history=20) for s in (train, valid)]
-            Trainer(model, Args(out=f"{folder}/{cls.__name__}", metric=metric, **args), windows[0], windows[1].sample(50)).train()
+            Trainer(
+                model, Args(out=f"{folder}/{cls.__name__}", metric=metric, **args), windows[0], windows[1].sample(50)
+            ).train()
             yield f"trained/{cls.__name__}", {"digest": digest(*(v.numpy() for v in model.state_dict().values()))}
 
 

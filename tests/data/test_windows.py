@@ -8,18 +8,10 @@ import torch
 import yaml
 from torch.utils.data import DataLoader
 
-from ehd_hf.data import windows as windows_module
+from ehd_hf.data import export as windows_module
+from ehd_hf.data.export import export_windows, statistics
 from ehd_hf.data.sequences import EventSequences, load_events
-from ehd_hf.data.windows import (
-    WindowStore,
-    export_windows,
-    load_windows,
-    make_crops,
-    make_whole,
-    make_windows,
-    parse_pair,
-    statistics,
-)
+from ehd_hf.data.windows import WindowStore, load_windows, make_crops, make_whole, make_windows, parse_pair
 
 
 def random_sequences(lengths, *, num_marks=6, seed=0, starts=False) -> EventSequences:

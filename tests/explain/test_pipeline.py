@@ -11,8 +11,9 @@ import torch
 import yaml
 
 import ehd_hf
+from ehd_hf.data.export import export_windows
 from ehd_hf.data.sequences import EventSequences, load_events
-from ehd_hf.data.windows import export_windows, make_windows
+from ehd_hf.data.windows import make_windows
 from ehd_hf.explain import explainer as pipeline
 from ehd_hf.explain.explainer import EHDDistiller, list_pretrained, load_example, resolve_checkpoint
 from ehd_hf.explain.explanation import Explanation

@@ -19,8 +19,9 @@ from test_pipeline import FUTURE, HISTORY, LABELS, small_distiller
 from typer.testing import CliRunner
 
 from ehd_hf.cli import app
+from ehd_hf.data.export import export_windows
 from ehd_hf.data.sequences import EventSequences
-from ehd_hf.data.windows import export_windows, make_windows
+from ehd_hf.data.windows import make_windows
 from ehd_hf.explain import many as streaming
 from ehd_hf.explain.explainer import EHDDistiller
 from ehd_hf.explain.explanation import explanations_to_frame

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from ehd_hf.data.export import export_windows
 from ehd_hf.data.synthetic import delayed_hawkes
-from ehd_hf.data.windows import export_windows
 from ehd_hf.evaluation import scores as evaluation
 from ehd_hf.models.ehd import EHDDistillerModel
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel

@@ -5,8 +5,8 @@ import re
 import pytest
 import yaml
 
+from ehd_hf.data.export import export_windows
 from ehd_hf.data.synthetic import simulated_splits
-from ehd_hf.data.windows import export_windows
 from ehd_hf.explain.explainer import CHECKPOINTS, EHDDistiller, list_pretrained
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.ranking import RankingDistillerModel

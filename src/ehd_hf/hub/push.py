@@ -24,7 +24,7 @@ from transformers import AutoModel, PreTrainedModel
 from transformers.utils import logging
 
 from .. import __version__
-from ..data.windows import CARD_FOLDER, is_export
+from ..data.export import CARD_FOLDER, is_export
 from ..present.cards import SHOWN_TASKS, TASK, check_card, model_card
 from .fetch import hub_errors
 

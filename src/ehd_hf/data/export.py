@@ -1,0 +1,259 @@
+"""Windows as a data set of the Hub: Parquet with a card, for `datasets.load_dataset(folder, "15-40")`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from tqdm.auto import tqdm
+
+from ..files import folder_replaced_when_done
+from ..present.tables import plain_markdown
+from .sequences import EventSequences
+from .windows import SAMPLED_SEED, SAMPLED_WINDOWS, WindowStore, make_windows
+
+CARD_MARKER = "<!-- written by ehd_hf.windows.export_windows -->"
+CARD_FOLDER = "path/to/this/folder"  # what a card calls its data set until it has a Hub id
+CARD_FIELDS = ("pretty_name", "license", "time_unit", "provenance", "marks", "citation")
+ROWS_PER_CHUNK = 10_000
+
+
+def is_export(folder: Path) -> bool:
+    """Whether `export_windows` wrote this folder."""
+    card = folder / "README.md"
+    return card.is_file() and CARD_MARKER in card.read_text(encoding="utf-8")
+
+
+def export_windows(
+    splits: Mapping[str, EventSequences],
+    out: str | Path,
+    pairs: Iterable[tuple[int, int]] = ((15, 40),),
+    *,
+    name: str,
+    card: Mapping[str, str] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Windows as Parquet with a card, for `datasets.load_dataset(out, "K-L")`; returns the folder.
+
+    One configuration per pair with the given splits, and `test_sampled` if there is a test split; `sequences` holds
+    the events themselves. The folder appears complete or not at all.
+
+    Args:
+        splits: sequences per split, with one shared mark vocabulary.
+        out: folder to write; one that exists and was not written by this function is left alone.
+        pairs: (K, L) of each configuration.
+        name: name of the data set.
+        card: texts of the card that cannot be computed, keys as in `dataset_cards/*.yaml`.
+        overwrite: replace `out` whatever it holds.
+    """
+    if not isinstance(name, str) or not name.strip() or not (card is None or isinstance(card, Mapping)):
+        raise ValueError(f"a data set needs a name, and its card a dict of texts; got {name!r} and {card!r:.80}.")
+    name, card = " ".join(name.split()), {key: str(value) for key, value in (card or {}).items()}
+    out = Path(out)
+    if unknown := sorted(set(card) - set(CARD_FIELDS)):
+        raise ValueError(f"a card has the fields {', '.join(CARD_FIELDS)}; got {', '.join(unknown)}. Remove them.")
+    if out.exists() and not (overwrite or is_export(out) or (out.is_dir() and not any(out.iterdir()))):
+        raise ValueError(f"{out} exists and holds something else. Choose another folder, or pass overwrite=True.")
+    if not isinstance(splits, Mapping) or not all(isinstance(split, EventSequences) for split in splits.values()):
+        raise ValueError("splits must map names to EventSequences; got others. Load them with load_splits.")
+    # They become the names of files.
+    if bad := [split for split in splits if not re.fullmatch(r"[A-Za-z0-9_]{1,50}", str(split))]:
+        raise ValueError(f"a split is named by letters, digits and _; got {bad[0]!r}. Rename it.")
+    pairs = list(pairs)
+    if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        raise ValueError(f"pairs must be numbers (future, history), such as (15, 40); got {pairs}. Name one or more.")
+    if len({tuple(sequences.id2label.items()) for sequences in splits.values()}) != 1:
+        raise ValueError("the splits must be there and share one mark vocabulary. Load them with load_splits.")
+    splits = {key: replace(s, time_unit=s.time_unit or card.get("time_unit")) for key, s in splits.items()}
+    stores = {}
+    for future, history in dict.fromkeys(pairs):
+        for split, sequences in splits.items():
+            try:
+                stores[f"{future}-{history}", split] = make_windows(sequences, future=future, history=history)
+            except ValueError as error:
+                raise ValueError(f"split {split!r}: {error}") from None
+        if "test" in splits:
+            stores[f"{future}-{history}", "test_sampled"] = stores[f"{future}-{history}", "test"].sample()
+
+    with folder_replaced_when_done(out) as partial:
+        for split, sequences in splits.items():
+            _write_sequences(sequences, partial / "sequences" / f"{split}.parquet")
+        with tqdm(total=sum(map(len, stores.values())), unit="windows", unit_scale=True, desc=name) as progress:
+            for (pair, split), store in stores.items():
+                _write_windows(store, partial / pair / f"{split}.parquet", progress)
+        (partial / "README.md").write_text(_card(name, card, splits, stores), encoding="utf-8")
+    return out
+
+
+def _schema(sequences: EventSequences, lengths: Mapping[str, int], *others: str) -> pa.Schema:
+    """Arrow schema with what `datasets` and `load_events` read beside it: mark names, list lengths, time unit."""
+    from datasets import ClassLabel, Features, List, Value
+
+    features = {"seq_id": Value(str(_seq_ids(sequences).type))}
+    for prefix, length in lengths.items():
+        features[f"{prefix}times"] = List(Value("float64"), length=length)
+        features[f"{prefix}marks"] = List(ClassLabel(names=list(sequences.id2label.values())), length=length)
+    kinds = {"window": "int64", "epoch": "timestamp[ns]"}
+    features |= {column: Value(kinds.get(column, "float64")) for column in others}
+    schema = Features(features).arrow_schema
+    return schema.with_metadata(schema.metadata | {b"ehd_hf": json.dumps({"time_unit": sequences.time_unit}).encode()})
+
+
+def _seq_ids(sequences: EventSequences) -> pa.Array:
+    whole = all(isinstance(name, int | np.integer) for name in sequences.seq_ids)
+    return pa.array(sequences.seq_ids, pa.int64()) if whole else pa.array([str(name) for name in sequences.seq_ids])
+
+
+def _write_sequences(sequences: EventSequences, path: Path) -> None:
+    offsets = pa.array(sequences.offsets, pa.int32())
+    epochs = np.full(len(sequences), "NaT", "datetime64[ns]") if sequences.epochs is None else sequences.epochs
+    columns = {
+        "seq_id": _seq_ids(sequences),
+        "times": pa.ListArray.from_arrays(offsets, sequences.times),
+        "marks": pa.ListArray.from_arrays(offsets, sequences.marks),
+        "start": pa.array(sequences.starts, from_pandas=True),  # unknown is null
+        "epoch": pa.array(epochs),
+    }
+    schema = _schema(sequences, {"": -1}, "start", "epoch")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns).cast(schema), path, row_group_size=ROWS_PER_CHUNK)
+
+
+def _write_windows(store: WindowStore, path: Path, progress: tqdm[Any]) -> None:
+    history, future = store.history, store.future
+    schema = _schema(store.sequences, {"history_": history, "future_": future}, "window", "origin")
+    seq_ids, sequence_index, window_offset = _seq_ids(store.sequences), store.sequence_index, store.window_offset
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for begin in range(0, len(store), ROWS_PER_CHUNK):
+            rows = np.arange(begin, min(begin + ROWS_PER_CHUNK, len(store)))
+            times, marks = (values.numpy() for values in store.gather(rows))  # (B, T)
+            lists = {
+                "history_times": times[:, :history],
+                "history_marks": marks[:, :history],
+                "future_times": times[:, history:],
+                "future_marks": marks[:, history:],
+            }
+            columns = {key: pa.FixedSizeListArray.from_arrays(v.ravel(), v.shape[1]) for key, v in lists.items()}
+            columns["seq_id"] = seq_ids.take(pa.array(sequence_index[rows]))
+            columns |= {"window": pa.array(window_offset[rows]), "origin": pa.array(store.origins[rows])}
+            writer.write_table(pa.table({key: columns[key] for key in schema.names}).cast(schema))
+            progress.update(len(rows))
+
+
+def statistics(sequences: EventSequences) -> dict[str, float]:
+    """What a card tells of one split; intervals before a first event count only where the start is known."""
+    intervals = sequences.intervals()
+    unknown = np.zeros(sequences.num_events, dtype=bool)
+    unknown[sequences.offsets[:-1]] = np.isnan(sequences.starts)
+    intervals = intervals[~unknown]
+    return {
+        "sequences": len(sequences),
+        "events": sequences.num_events,
+        "shortest": int(sequences.lengths.min()),
+        "longest": int(sequences.lengths.max()),
+        "interval mean": float(intervals.mean()) if len(intervals) else float("nan"),
+        "interval std": float(intervals.std()) if len(intervals) else float("nan"),
+        "t0": float(sequences.previous_times().min()),
+        "T": float(sequences.times.max()),
+    }
+
+
+def _card(
+    name: str,
+    card: Mapping[str, str],
+    splits: Mapping[str, EventSequences],
+    stores: Mapping[tuple[str, str], WindowStore],
+) -> str:
+    """README.md: YAML that tells `datasets` where each configuration lies; texts as given, statistics computed."""
+    configs: dict[str, list[dict[str, str]]] = {}
+    for config, split in [*stores, *(("sequences", split) for split in splits)]:
+        configs.setdefault(config, []).append({"split": split, "path": f"{config}/{split}.parquet"})
+    header: dict[str, Any] = {
+        "pretty_name": card.get("pretty_name", name),
+        "license": card.get("license", "unknown"),
+        "tags": ["ehd_hf", "temporal-point-process", "event-sequences"],
+        "size_categories": [_size_category(max(map(len, stores.values())))],
+        "configs": [{"config_name": config, "data_files": files} for config, files in configs.items()],
+    }
+    header["configs"][0]["default"] = True
+    any_split = next(iter(splits.values()))
+    counts = {split: np.bincount(s.marks, minlength=s.num_marks) for split, s in splits.items()}
+    windows: dict[str, dict[str, Any]] = {}
+    for (pair, split), store in stores.items():
+        windows.setdefault(split, {})[pair] = len(store)
+        if split != "test_sampled":
+            windows[split][f"too short for {pair}"] = store.num_too_short
+    template = Template(files("ehd_hf.present").joinpath("templates/dataset_card.md").read_text(encoding="utf-8"))
+    text = template.substitute(
+        header=yaml.safe_dump(header, sort_keys=False, allow_unicode=True).rstrip(),
+        marker=CARD_MARKER,
+        name=plain_markdown(name),
+        pretty_name=plain_markdown(header["pretty_name"]),
+        license=plain_markdown(header["license"]),
+        time_unit=plain_markdown(any_split.time_unit or "not stated by the source"),
+        provenance=card.get("provenance", "Not stated.").strip(),
+        citation=card.get("citation", "").strip(),
+        mark_text=f"{card.get('marks', '').strip()} {_mark_summary(counts, any_split.id2label)}".strip(),
+        num_marks=any_split.num_marks,
+        example=next(iter(configs)),
+        folder=CARD_FOLDER,
+        sampled=f"{SAMPLED_WINDOWS:,}",
+        seed=SAMPLED_SEED,
+        statistics=_markdown("split", {split: statistics(sequences) for split, sequences in splits.items()}),
+        windows=_markdown("split", windows),
+        mark_counts=_markdown(
+            "mark",
+            {
+                str(mark): {"name": label, **{split: int(count[mark]) for split, count in counts.items()}}
+                for mark, label in any_split.id2label.items()
+            },
+        ),
+    )
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def _mark_summary(counts: Mapping[str, np.ndarray], id2label: Mapping[int, str]) -> str:
+    split, count = next(iter(counts.items()))
+    most, least, share = int(count.argmax()), int(count.argmin()), count / count.sum()
+    if share[most] == share[least]:
+        return ""
+    return (
+        f"In the {split} split {share[most]:.1%} of the events are of the most frequent mark "
+        f"({plain_markdown(id2label[most])}) and {share[least]:.2%} of the rarest ({plain_markdown(id2label[least])})."
+    )
+
+
+def _size_category(number: int) -> str:
+    """The Hub's word for a number of rows, such as "10K<n<100K"."""
+    bounds = ["1K", "10K", "100K", "1M", "10M", "100M"]
+    place = sum(number >= 10 ** (3 + power) for power in range(len(bounds) - 1))
+    return "n<1K" if place == 0 else f"{bounds[place - 1]}<n<{bounds[place]}"
+
+
+def _markdown(corner: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """A Markdown table, one row per key; a value that is not there stays blank."""
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+
+    def text(value: Any) -> str:
+        return (
+            plain_markdown(value)
+            if isinstance(value, str)
+            else f"{value:,}"
+            if isinstance(value, int)
+            else f"{value:.6g}"
+        )
+
+    lines = [[corner, *columns], ["---"] * (len(columns) + 1)]
+    lines += [[key, *(text(row[column]) if column in row else "" for column in columns)] for key, row in rows.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
