@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from .data.windows import make_windows as make_windows
     from .evaluation.answers import compare as compare
     from .explain.explainer import EHDDistiller as EHDDistiller
-    from .hub.fetch import list_pretrained as list_pretrained
     from .explain.explainer import load_example as load_example
     from .explain.explanation import Explanation as Explanation
+    from .hub.fetch import list_pretrained as list_pretrained
     from .models.distiller import DistillerModel as DistillerModel
     from .models.ehd import EHDDistillerConfig as EHDDistillerConfig
     from .models.ehd import EHDDistillerModel as EHDDistillerModel
