@@ -41,7 +41,8 @@ class Spans(NamedTuple):
     sequence: np.ndarray
     offset: np.ndarray
 
-    def __len__(self) -> int:
+    @property
+    def num_windows(self) -> int:
         return len(self.first)
 
     def rows(self, index: Any) -> Spans:

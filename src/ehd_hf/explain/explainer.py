@@ -347,7 +347,7 @@ class EHDDistiller:
                 events, number = _joined(self._load(before, "history_times"), self._load(after, "future_times"))
                 spans = ends(events, number, None)
                 spans = spans._replace(
-                    origins=np.zeros(len(spans))
+                    origins=np.zeros(spans.num_windows)
                 )  # exported windows count from their clock's origin
             else:
                 columns = ["times", "marks", *(["start"] if "start" in names else [])]
@@ -489,8 +489,8 @@ class EHDDistiller:
         self.check_length(spans)
         explanations: dict[int, Explanation] = {}
         double = self.certifier.double()
-        show = len(spans) > _WINDOWS_WITHOUT_BAR if progress is None else progress
-        with tqdm(total=len(spans), desc="explaining", unit="window", disable=not show) as bar:
+        show = spans.num_windows > _WINDOWS_WITHOUT_BAR if progress is None else progress
+        with tqdm(total=spans.num_windows, desc="explaining", unit="window", disable=not show) as bar:
             for batch in spans.batches():
                 part = spans.rows(batch)
                 answer = self.certifier.answer(Window(*part.tensors(self.mtpp.device)), question, double)
@@ -498,7 +498,7 @@ class EHDDistiller:
                 rows = zip(batch.tolist(), self._explanations(events, part, answer, question), strict=True)
                 explanations.update(rows)
                 bar.update(len(batch))
-        return [explanations[index] for index in range(len(spans))]
+        return [explanations[index] for index in range(spans.num_windows)]
 
     def _explanations(
         self, events: EventSequences, spans: Spans, answer: Answer, question: Question

@@ -228,7 +228,7 @@ def _bar(cut: _Cut, tables: Callable[[], Any], work: Work, countable: bool) -> A
     number = None
     if work.rank == 0 and countable:
         # Reading takes a small part of the time; better to find a bad row now than after hours.
-        number = sum(len(piece.spans) for piece in replace(cut)(tables()))
+        number = sum(piece.spans.num_windows for piece in replace(cut)(tables()))
     keep_freed_memory()
     show = work.rank == 0 if work.progress is None else work.progress
     # disable=None leaves the bar away where no one looks.
@@ -462,14 +462,14 @@ def _files(pieces: Iterable[_Piece], rows_per_file: int) -> Iterator[list[_Piece
     for piece in pieces:
         begin = 0
         reached = np.cumsum(piece.spans.lengths)
-        while begin < len(piece.spans):
+        while begin < piece.spans.num_windows:
             before = reached[begin - 1] if begin else 0
             room = int(np.searchsorted(reached, before + _EVENTS_PER_FILE - events, side="right"))
             end = min(begin + rows_per_file - rows, max(room, begin + (rows == 0)))
             if end > begin:
                 parts.append(piece.part(begin, end))
                 rows, events, begin = rows + end - begin, events + int(reached[end - 1] - before), end
-            if begin < len(piece.spans):
+            if begin < piece.spans.num_windows:
                 yield parts
                 parts, rows, events = [], 0, 0
         if rows == rows_per_file:
@@ -511,7 +511,7 @@ class _Answers(NamedTuple):
     def _rows(self, spans: Spans, shown: np.ndarray, answer: Answer) -> pa.Table:
         """The answers of a batch, a row for each window, without the sequences' names."""
         config: Any = self.explainer.mtpp.config
-        question, number = self.question, len(spans)
+        question, number = self.question, spans.num_windows
         history, chosen = answer.history.cpu().numpy(), answer.distill_mask.cpu().numpy()
         values = {name: value.cpu().numpy() for name, value in answer.values.items()}
         met, certified, nothing, one_minimal, recent = (
