@@ -1,7 +1,8 @@
 """Put a trained distiller into the package, with its card and, for simulated events, an example to explain.
 
-    python scripts/bundle.py --run runs/incidents_ehd --name incidents --card dataset_cards/simulated_incident.yaml \\
-        --rows results/*.jsonl --configs incidents_fullynn incidents_ehd --example incident
+    python scripts/tools/bundle.py --run runs/incidents_ehd --name incidents \\
+        --card dataset_cards/simulated_incident.yaml --rows results/*.jsonl \\
+        --configs incidents_fullynn incidents_ehd --example incident
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `scripts/evaluate.py` measures, one module per kind of question; each has `find_rows(arguments, known)`."""
+"""What `evaluate.py` measures: a module per kind of question, each with `find_rows(arguments, cache)`."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 EXAMPLE = """examples:
-  python scripts/soak.py --minutes 30 --clients 50 --out results/soak.jsonl
-  python scripts/soak.py --minutes 30 --clients 50 --what pipeline"""
+  python scripts/tools/soak.py --minutes 30 --clients 50 --out results/soak.jsonl
+  python scripts/tools/soak.py --minutes 30 --clients 50 --what pipeline"""
 WARM_UP = 0.25  # of the time: caches and pools fill, which is not growth
 MOST_GROWTH_MB = 50.0
 MOST_SECONDS = 60.0

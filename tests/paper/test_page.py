@@ -4,24 +4,22 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from ehd_hf.present.picture import qq_plot
-from ehd_hf.present.tables import (
+from ehd_hf.present.tables import Column, markdown_table, verdict
+from figures import qq_plot
+from page import (
     PAPER,
     PAPER_DS,
-    Column,
     case_study_tables,
     cost_tables,
     detail_table,
     evaluate_commands,
     latex_table,
     latex_tables,
-    markdown_table,
     mean_and_std,
     results_page,
     score_table,
     short_answers,
     task_table,
-    verdict,
 )
 
 COLUMNS = [Column("model", "model"), Column("nll", "NLL", ".2f"), Column("num_events", "events", ",d")]
@@ -189,8 +187,8 @@ def test_the_questions_are_answered_from_the_rows():
 def test_commands_are_read_off_the_rows():
     (command,) = evaluate_commands(some_rows() + some_rows(pair="25-50"))
     assert command == (
-        "python scripts/evaluate.py --tasks ehed emhd --solvers greedy_search --model runs/stackoverflow_15-40_ehd "
-        "runs/stackoverflow_25-50_ehd --data data/stackoverflow --split test_sampled"
+        "python scripts/paper/evaluate.py --tasks ehed emhd --solvers greedy_search --model "
+        "runs/stackoverflow_15-40_ehd runs/stackoverflow_25-50_ehd --data data/stackoverflow --split test_sampled"
     )
     (command,) = evaluate_commands(some_rows(limit=1000, num_windows=1000, conditioning="survival", jitter_seed=0))
     assert command.endswith("--split test_sampled --limit 1000 --conditioning survival --jitter-seed 0")
@@ -230,7 +228,7 @@ def test_a_page_holds_every_data_set_with_its_commands_and_figures():
     )
     assert page.startswith("# Results\n\nMade by `make it`")
     assert page.count("\n## ") == 3 and "but not its sequences" in page
-    assert "![marks](figures/marks.png)" in page and "python scripts/benchmark.py solvers" in page
+    assert "![marks](figures/marks.png)" in page and "python scripts/benchmarks/benchmark.py solvers" in page
     assert page.index("## stackoverflow") < page.index("case_study") < page.index("## retweet_seismic738_segments")
     assert ", paper |" not in page[page.index("## retweet") : page.index("## Bench")].replace("  ", "")
     latex = latex_tables(rows)

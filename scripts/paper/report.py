@@ -10,20 +10,20 @@ import sys
 from pathlib import Path
 
 EXAMPLE = """examples:
-  python scripts/report.py results/solvers.jsonl                                  # to the terminal
-  python scripts/report.py results/*.jsonl --out docs/results.md --latex docs/tables.tex --figures docs/figures
-  python scripts/report.py --logs runs/l_c runs/l_n runs/both --figure docs/figures/left_share.png"""
+  python scripts/paper/report.py results/solvers.jsonl                                  # to the terminal
+  python scripts/paper/report.py results/*.jsonl --out docs/results.md --latex docs/tables.tex --figures docs/figures
+  python scripts/paper/report.py --logs runs/l_c runs/l_n runs/both --figure docs/figures/left_share.png"""
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("rows", nargs="*", type=Path, help="row files of scripts/evaluate.py")
+    parser.add_argument("rows", nargs="*", type=Path, help="row files of scripts/paper/evaluate.py")
     parser.add_argument("--out", type=Path, help="Markdown page to write (default: printed)")
     parser.add_argument("--latex", type=Path, help="LaTeX tables to write")
     parser.add_argument("--figures", type=Path, help="folder for the figures of the rows")
-    parser.add_argument("--benchmarks", type=Path, help="JSON of scripts/benchmark.py, for the page")
+    parser.add_argument("--benchmarks", type=Path, help="JSON of scripts/benchmarks/benchmark.py, for the page")
     parser.add_argument("--logs", nargs="+", type=Path, help="training runs: share of left events along training")
     parser.add_argument("--names", nargs="+", help="of these runs, in the legend (default: their folders')")
     parser.add_argument("--figure", type=Path, help="picture of --logs")
@@ -39,7 +39,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def draw_logs(arguments: argparse.Namespace) -> None:
     from ehd_hf.files import read_rows
-    from ehd_hf.present.picture import left_share_plot, save_figure
+    from ehd_hf.present.picture import save_figure
+    from figures import left_share_plot
 
     curves = {}
     for folder, name in zip(arguments.logs, arguments.names or arguments.logs, strict=True):
@@ -53,15 +54,15 @@ def draw_logs(arguments: argparse.Namespace) -> None:
 
 def report(arguments: argparse.Namespace, command: str) -> None:
     from ehd_hf.files import read_rows, write_text
-    from ehd_hf.present.tables import latex_tables, results_page
     from figures import draw
+    from page import latex_tables, results_page
 
     for file in filter(None, (arguments.out, arguments.latex, arguments.figure)):
         if not file.resolve().parent.is_dir():
             raise ValueError(f"{file} must lie in a folder that exists; make {file.parent} first.")
     for file in arguments.rows:
         if not file.is_file():
-            raise ValueError(f"{file} must be a file of rows; there is none. Make it with scripts/evaluate.py.")
+            raise ValueError(f"{file} must be a file of rows; there is none. Make it with scripts/paper/evaluate.py.")
     if arguments.logs:
         draw_logs(arguments)
     rows = [row for file in arguments.rows for row in read_rows(file)]
@@ -86,7 +87,7 @@ def report(arguments: argparse.Namespace, command: str) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = parse_arguments(argv)
-    command = shlex.join(["python", "scripts/report.py", *(sys.argv[1:] if argv is None else argv)])
+    command = shlex.join(["python", "scripts/paper/report.py", *(sys.argv[1:] if argv is None else argv)])
     try:
         report(arguments, command)
     except (ValueError, OSError) as error:

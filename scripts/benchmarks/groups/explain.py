@@ -19,16 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import Row, Window, real_windows, summarize, time_interleaved
-from benchmarks.distiller import looped_rebuild
-from benchmarks.gate import fused_states
-from benchmarks.mtpp import naive_log_prob
 from ehd_hf import EHDDistiller
 from ehd_hf.explain.many import keep_freed_memory
 from ehd_hf.models.ehd import EHDDistillerModel
 from ehd_hf.models.fullynn import _LARGEST_LOG_AMPLITUDE, _SMALLEST_TAIL, FullyNNModel
 from ehd_hf.models.perplexity import dppl_parts, log_perplexity
 from ehd_hf.solvers.base import Explains, Objective
+from groups import Row, Window, real_windows, summarize, time_interleaved
+from groups.distiller import looped_rebuild
+from groups.gate import fused_states
+from groups.mtpp import naive_log_prob
 
 HISTORY, FUTURE, BATCH = 40, 15, 1024
 PAPER, PAPER_FAST = "stackoverflow-15-40-paper", "stackoverflow-15-40-paper-fast"

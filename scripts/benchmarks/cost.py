@@ -1,7 +1,7 @@
 """What explaining very many windows costs, from what was measured: core-hours, bytes, and what gives way first.
 
-python scripts/paper_plan.py                                          # a billion windows, results/benchmarks.json
-python scripts/paper_plan.py --windows 1e12 --benchmarks memory.json --processes 64
+python scripts/benchmarks/cost.py                                          # a billion windows, results/benchmarks.json
+python scripts/benchmarks/cost.py --windows 1e12 --benchmarks memory.json --processes 64
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parent.parent / "results" / "benchmarks.json"
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks.json"
 RATE = "windows explained per second, Parquet to Parquet (prefix certificates)"
 READING = "windows read per second by a process of many"
 READ, WRITTEN, PEAK = "bytes read per window", "bytes written per window", "peak memory of explaining"
@@ -23,7 +23,8 @@ def plan(rows: list[dict[str, Any]], windows: float, processes: int) -> list[tup
     measured = {row["figure"]: row for row in rows if row["group"] == "memory"}
     if missing := [figure for figure in (RATE, READING, READ, WRITTEN) if figure not in measured]:
         raise ValueError(
-            f"the benchmarks must hold the group memory; they lack {missing[0]!r}. Run scripts/benchmark.py memory."
+            f"the benchmarks must hold the group memory; they lack {missing[0]!r}. "
+            "Run scripts/benchmarks/benchmark.py memory."
         )
     rate, reading, read, written = (measured[figure]["median"] for figure in (RATE, READING, READ, WRITTEN))
     threads = measured[RATE]["threads"]
@@ -52,14 +53,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--windows", type=float, default=1e9, help="how many (default 1e9)")
     parser.add_argument("--processes", type=int, default=16, help="of as many threads as were measured (default 16)")
-    parser.add_argument("--benchmarks", type=Path, default=RESULTS, help="rows of scripts/benchmark.py --json")
+    parser.add_argument("--benchmarks", type=Path, default=RESULTS, help="rows of benchmark.py --json")
     arguments = parser.parse_args(argv)
     if arguments.windows < 1 or arguments.processes < 1:
         parser.error("--windows and --processes must be at least 1")
     try:
         lines = plan(json.loads(arguments.benchmarks.read_text()), arguments.windows, arguments.processes)
     except (ValueError, OSError) as error:
-        print(f"paper_plan: {error}", file=sys.stderr)
+        print(f"cost: {error}", file=sys.stderr)
         return 2
     print("| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in lines))
     return 0

@@ -4,7 +4,7 @@ Each figure is of a process of its own, measured once: a million windows take mi
 EHD_HF_MEMORY_WINDOWS for prefix certificates and EHD_HF_ARGMAX_WINDOWS for the paper's answers (default 20,000 each)
 and, for the store, EHD_HF_STORE_WINDOWS (default 10,000,000):
 
-EHD_HF_ARGMAX_WINDOWS=1000000 python scripts/benchmark.py memory --json memory.json
+EHD_HF_ARGMAX_WINDOWS=1000000 python scripts/benchmarks/benchmark.py memory --json memory.json
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from benchmarks import Row, summarize
+from groups import Row, summarize
 
 MODEL, HISTORY, FUTURE, NUM_MARKS = "stackoverflow-15-40-fast", 40, 15, 22
 PAPER_MODEL = "stackoverflow-15-40-paper-fast"

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks import Row, summarize, time_interleaved
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.synthetic import delayed_hawkes
 from ehd_hf.data.windows import make_crops, make_windows
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
+from groups import Row, summarize, time_interleaved
 
 
 def data_share(repeats: int, num_sequences: int = 300, batch_size: int = 32, length: int = 64) -> Row:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks import Row, summarize, time_interleaved
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
+from groups import Row, summarize, time_interleaved
 
 
 def naive_log_prob(

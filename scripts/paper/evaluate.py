@@ -14,18 +14,18 @@ from contextlib import nullcontext
 from pathlib import Path
 
 EXAMPLE = """examples:
-  python scripts/evaluate.py --model runs/so --data data/stackoverflow --pair 15-40 --out rows.jsonl --figure qq.png
-  python scripts/evaluate.py --model runs/seed0 runs/seed1 runs/seed2 --data simulated:delayed --out rows.jsonl
-  python scripts/evaluate.py --tasks distiller --model runs/ehd --data data/stackoverflow --split test_sampled
-  python scripts/evaluate.py --tasks ehed emhd --solvers greedy_search random_distillation --model runs/ehd \\
+  python scripts/paper/evaluate.py --model runs/so --data data/stackoverflow --pair 15-40 --figure qq.png
+  python scripts/paper/evaluate.py --model runs/seed0 runs/seed1 runs/seed2 --data simulated:delayed --out rows.jsonl
+  python scripts/paper/evaluate.py --tasks distiller --model runs/ehd --data data/stackoverflow --split test_sampled
+  python scripts/paper/evaluate.py --tasks ehed emhd --solvers greedy_search random_distillation --model runs/ehd \\
       --data data/stackoverflow --split test_sampled --limit 1000 --out rows.jsonl
-  python scripts/evaluate.py --tasks case_study --model runs/ehd --data data/stackoverflow --out rows.jsonl
-  python scripts/evaluate.py --task explain --model runs/ranking --data data/stackoverflow --split test_sampled \\
-      --first 1000 --share 0.7 --solvers distiller+prune greedy_search+drop integrated_gradient --out rows.jsonl
-  python scripts/evaluate.py --task causes --model runs/ranking --data simulated:delayed --solvers greedy_search
+  python scripts/paper/evaluate.py --tasks case_study --model runs/ehd --data data/stackoverflow --out rows.jsonl
+  python scripts/paper/evaluate.py --task explain --model runs/ranking --data data/stackoverflow \\
+      --split test_sampled --first 1000 --share 0.7 --solvers distiller+prune greedy_search+drop
+  python scripts/paper/evaluate.py --task causes --model runs/ranking --data simulated:delayed --solvers greedy_search
 Rows that --out already has for the same weights, events and windows are not computed again; one is written as soon as
 it is known, so a run that was stopped goes on where it was."""
-# Module of scripts/evaluations that finds the rows of each task; tasks of different modules do not mix.
+# Module of scripts/paper/tasks that finds the rows of each task; tasks of different modules do not mix.
 TASKS = {
     "mtpp": "mtpp",
     **dict.fromkeys(("distiller", "ehed", "emhd", "case_study"), "windows"),
@@ -75,9 +75,10 @@ def evaluate(arguments: argparse.Namespace, command: str) -> None:
 
     from ehd_hf.evaluation.scores import add_gaps
     from ehd_hf.files import append_row, locked, read_rows
-    from ehd_hf.present.picture import qq_plot, save_figure
-    from ehd_hf.present.tables import task_table, with_recalls
-    from evaluations import KEY
+    from ehd_hf.present.picture import save_figure
+    from figures import qq_plot
+    from page import task_table, with_recalls
+    from tasks import KEY
 
     for file in filter(None, (arguments.out, arguments.figure)):
         if not file.resolve().parent.is_dir():
@@ -87,7 +88,7 @@ def evaluate(arguments: argparse.Namespace, command: str) -> None:
     is_mtpp = arguments.tasks == ["mtpp"]
     # A point process is scored on all events: how many windows they make is a result, not a question.
     key = tuple(part for part in KEY if not (is_mtpp and part == "num_windows"))
-    find_rows = importlib.import_module(f"evaluations.{TASKS[arguments.tasks[0]]}").find_rows
+    find_rows = importlib.import_module(f"tasks.{TASKS[arguments.tasks[0]]}").find_rows
     rows = []
     with locked(arguments.out) if arguments.out else nullcontext():
         known = read_rows(arguments.out) if arguments.out else ()
@@ -107,7 +108,7 @@ def evaluate(arguments: argparse.Namespace, command: str) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = parse_arguments(argv)  # before the imports, so that --help does not wait for torch
-    command = shlex.join(["python", "scripts/evaluate.py", *(sys.argv[1:] if argv is None else argv)])
+    command = shlex.join(["python", "scripts/paper/evaluate.py", *(sys.argv[1:] if argv is None else argv)])
     try:
         evaluate(arguments, command)
     except (ValueError, OSError) as error:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from benchmarks import Row, summarize, time_interleaved
 from ehd_hf.data.synthetic import delayed_hawkes
 from ehd_hf.data.windows import WindowStore, make_windows
 from ehd_hf.models.distiller import DistillerModel
@@ -20,6 +19,7 @@ from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.perplexity import keep_gradient, log_perplexity, log_perplexity_of_masks
 from ehd_hf.models.ranking import RankingDistillerModel
 from ehd_hf.models.rebuild import select
+from groups import Row, summarize, time_interleaved
 
 HISTORY, FUTURE = 40, 15
 Batch = dict[str, Tensor]

@@ -1,8 +1,10 @@
 """How fast the parts are, as ratios measured side by side in one run: medians over interleaved repeats.
 
-python scripts/benchmark.py mtpp                                        # about a minute on two cores
-python scripts/benchmark.py explain gate --json results/benchmarks.json # replaces these groups' rows in the file
-python scripts/benchmark_page.py                                        # docs/speed.md from that file
+python scripts/benchmarks/benchmark.py mtpp               # about a minute on two cores
+python scripts/benchmarks/benchmark.py explain gate --json results/benchmarks.json
+python scripts/benchmarks/benchmark_page.py               # docs/speed.md from that file
+
+Rows of the same groups in the file are replaced.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import Row
 from ehd_hf import __version__
 from ehd_hf.files import write_text
 from ehd_hf.present.tables import Column, markdown_table
+from groups import Row
 
-GROUPS = sorted(file.stem for file in (Path(__file__).parent / "benchmarks").glob("[a-z]*.py"))
+GROUPS = sorted(file.stem for file in (Path(__file__).parent / "groups").glob("[a-z]*.py"))
 COLUMNS = [
     Column("figure", "figure"),
     Column("median", "median", ",.4g"),
@@ -74,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
     machine = describe_machine()
     for group in arguments.groups:
         rows = []
-        for row in import_module(f"benchmarks.{group}").measure(arguments.repeats):
+        for row in import_module(f"groups.{group}").measure(arguments.repeats):
             print(f"{row['figure']}: {row['median']:,.4g}", file=sys.stderr)
             rows.append({"group": group, **row, **machine})
         print(markdown_table(rows, COLUMNS))

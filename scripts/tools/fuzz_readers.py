@@ -4,7 +4,7 @@ Valid files of every layout are mutated at random (bytes flipped, spans cut, cop
 swapped, encodings changed) and read. Each round has its own seed, printed with what went wrong; --seed and --rounds 1
 repeat it. The file that is being read lies in --out, so that even a crash leaves it behind.
 
-  python scripts/fuzz_readers.py --minutes 3
+  python scripts/tools/fuzz_readers.py --minutes 3
 """
 
 import argparse

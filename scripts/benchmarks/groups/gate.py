@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import Row, random_windows, summarize, time_interleaved
-from benchmarks.distiller import looped_rebuild
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.gated_lstm import GatedHistoryEncoder
 from ehd_hf.models.perplexity import log_perplexity
 from ehd_hf.models.rebuild import select
+from groups import Row, random_windows, summarize, time_interleaved
+from groups.distiller import looped_rebuild
 
 HISTORY, FUTURE = 40, 15
 

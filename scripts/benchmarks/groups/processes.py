@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import Row, summarize
-from benchmarks.memory import EXPLAIN, MODEL, PEAK, write_windows
+from groups import Row, summarize
+from groups.memory import EXPLAIN, MODEL, PEAK, write_windows
 
 
 def seconds_of(source: Path, out: Path, world_size: int, options: dict[str, int], model: str) -> float:

@@ -19,7 +19,7 @@ from ehd_hf.explain.many import keep_freed_memory
 Row = dict[str, Any]
 Window = tuple[Tensor, Tensor, Tensor, int]  # times, marks, mask (B, T) and how many of the last are the future
 # StackOverflow is not part of the package: a folder of scripts/prepare_windows.py.
-STACKOVERFLOW = Path(os.environ.get("EHD_HF_DATA", Path(__file__).resolve().parents[2] / "data" / "stackoverflow"))
+STACKOVERFLOW = Path(os.environ.get("EHD_HF_DATA", Path(__file__).resolve().parents[3] / "data" / "stackoverflow"))
 
 
 def time_interleaved(calls: Sequence[Callable[[], Any]], repeats: int, least_seconds: float = 0.1) -> np.ndarray:

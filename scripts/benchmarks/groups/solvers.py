@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks import Row, summarize, time_interleaved
-from benchmarks.distiller import FUTURE, HISTORY, make_batch, make_distiller
 from ehd_hf import EHDDistiller
 from ehd_hf.data.synthetic import simulated_splits
 from ehd_hf.data.windows import WindowStore, make_windows
 from ehd_hf.evaluation.scores import distiller_answers, solver_answers
 from ehd_hf.models.point_process import MTPPModel
 from ehd_hf.solvers.base import AtSize, Objective, Reaches, get_solver
+from groups import Row, summarize, time_interleaved
+from groups.distiller import FUTURE, HISTORY, make_batch, make_distiller
 
 SIZE = 16  # what the distiller gives on StackOverflow (15, 40), about
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import Row, summarize
+from groups import Row, summarize
 
 # Each says how long its own lines took; the time before the first is that of Python itself.
 IMPORT = """

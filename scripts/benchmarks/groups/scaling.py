@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks import Row, random_windows, real_windows, summarize, time_interleaved
-from benchmarks.explain import RANKING, answering
 from ehd_hf import EHDDistiller
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.perplexity import log_perplexity
 from ehd_hf.solvers.base import AtSize, Explains, Objective, bisected_prefix, prefix_curve, ranks_of
 from ehd_hf.solvers.integrated_gradient import IntegratedGradient
+from groups import Row, random_windows, real_windows, summarize, time_interleaved
+from groups.explain import RANKING, answering
 
 HISTORY, FUTURE, SIZE = 40, 15, 5
 LENGTHS = (25, 50, 100, 200, 500, 1000, 2000)

@@ -12,8 +12,8 @@ from . import load_model_windows
 def find_rows(arguments: Namespace, known: Callable[[dict[str, Any]], Any]) -> Iterator[dict[str, Any]]:
     """Rows of every distiller."""
     from ehd_hf.evaluation.scores import evaluate_windows
-    from ehd_hf.present.tables import PAPER_DS
     from ehd_hf.solvers.base import get_solver
+    from page import PAPER_DS
 
     for name in arguments.solvers:
         get_solver(name)  # a wrong name ends here, before anything is loaded
