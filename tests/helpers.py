@@ -6,13 +6,13 @@ import resource
 from contextlib import contextmanager
 
 import torch
-from ehd_hf.models.window import Window
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.point_process import MTPPConfig, MTPPModel
+from ehd_hf.models.window import Window
 
 # Sizes of a distiller that trains in an instant.
 TINY = {"input_size": 10, "hidden_size": 16, "attention_size": 8, "num_heads": 2, "feed_forward_size": 12}
