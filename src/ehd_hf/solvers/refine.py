@@ -14,7 +14,7 @@ from .prefix import RankingSolver
 
 SwapIn = Literal["evaluated", "ordered"]
 # What pruning an explanation means: drop what can be spared, and one swap, if it lets more go.
-PRUNE: dict[str, Any] = {"max_swaps": 1, "shortlist": 4, "swap_in": "ordered"}
+PRUNING: dict[str, Any] = {"max_swaps": 1, "shortlist": 4, "swap_in": "ordered"}
 # A swap has to gain more than rounding does.
 _SMALLEST_GAIN = 1e-6
 
