@@ -48,7 +48,7 @@ def test_it_scores_as_the_process_itself(adapted, padding, conditioning):
     times = times.masked_fill(~mask, 0.0).cummax(1).values
     keep = (torch.rand(7, 5, 7, generator=torch.Generator().manual_seed(4)) > 0.4).double()
     for rebuilder in ("compact", "gate"):  # at 0 and 1, a gate deletes
-        window = (times, marks, mask, 4)
+        window = Window(times, marks, mask, 4)
         how = {"conditioning": conditioning, "rebuilder": rebuilder}
         assert torch.allclose(dppl(adapted, window, keep, **how), dppl(process(), window, keep, **how), atol=1e-9)
         expected = log_perplexity(process(), window, conditioning=conditioning)
