@@ -9,6 +9,7 @@ from ehd_hf.explain.explainer import EHDDistiller
 from ehd_hf.models.from_function import from_callable
 from ehd_hf.models.perplexity import dppl, keep_gradient, log_perplexity
 from ehd_hf.models.ranking import RankingDistillerModel
+from ehd_hf.models.window import Window
 from ehd_hf.solvers.base import available_solvers
 from helpers import AdditiveMTPP, random_events, random_window
 
