@@ -10,7 +10,22 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
+from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.point_process import MTPPConfig, MTPPModel
+from ehd_hf.models.window import Window
+
+# Sizes of a distiller that trains in an instant.
+TINY = {"input_size": 10, "hidden_size": 16, "attention_size": 8, "num_heads": 2, "feed_forward_size": 12}
+TINY |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
+
+
+def tiny_fullynn(num_marks=6, seed=0, scale=0.0, **config):
+    """A small point process; with `scale`, its parameters are far from initialisation, in float64."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        config = {"embedding_size": 5, "hidden_size": 8, "num_components": 9, "num_layers": 1, **config}
+        model = FullyNNModel(FullyNNConfig(num_marks=num_marks, **config))
+    return wild(model, scale, seed) if scale else model
 
 
 class _Memoryless(MTPPModel):
@@ -117,6 +132,13 @@ def random_events(num_rows, num_events, num_marks, generator, padding="end", dty
             mask[row, torch.randperm(num_events, generator=generator)[:padded]] = False
     nonsense = 50 * torch.rand(num_rows, num_events, generator=generator, dtype=dtype)
     return torch.where(mask, times, nonsense), marks, mask
+
+
+def random_window(num_rows, num_history, num_future, num_marks, seed=0, padding="none", dtype=torch.float64):
+    """Random windows; `seed` is a number or a generator."""
+    generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
+    events = random_events(num_rows, num_history + num_future, num_marks, generator, padding, dtype)
+    return Window(*events, num_future)
 
 
 def slow_log_prob(model, times, marks, keep=None):

@@ -1,4 +1,4 @@
-"""Who may import whom (DESIGN.md), read from the source by `ast`; and the front door is lazy."""
+"""The shape of the package, read from its source: who imports whom, how long each folder is, and a lazy front door."""
 
 import ast
 import importlib
@@ -11,148 +11,127 @@ import pytest
 import ehd_hf
 
 PACKAGE = Path(ehd_hf.__file__).parent
-EVENTS_ONLY = {"events"}
-
-# DESIGN's table. A folder ("choose one of these") stands for all its modules.
-MAY_IMPORT = {
-    "events": set(),
-    "files": set(),
-    "report": set(),
-    "analysis": set(),
-    "plotting": set(),
-    "windows": EVENTS_ONLY,
-    "sources": EVENTS_ONLY | {"synthetic"},
-    "synthetic": EVENTS_ONLY,
-    "mtpp": EVENTS_ONLY,
-    "rebuild": EVENTS_ONLY,
-    "training": EVENTS_ONLY,
-    "explanation": {"events", "plotting", "report"},
-    "perplexity": {"events", "mtpp.base", "rebuild"},
-    "distillers": {"perplexity", "rebuild", "mtpp.base"},
-    "solvers": {"perplexity"},
-    "evaluation": {"events", "synthetic", "solvers.base", "distillers.base", "perplexity", "explanation"},
-    "hub": {"report", "windows"},
-    "pipeline": {"events", "windows", "distillers", "solvers", "perplexity", "explanation", "hub"},
-    "cli": None,  # anything
-}
-# Beyond DESIGN's table, each with its reason.
-ADDED = {
-    "baselines": EVENTS_ONLY,  # trivial models of event sequences, fitted like `synthetic` simulates them
-    "evaluation": {"baselines", "windows", "mtpp.base", "analysis"},  # tables of MTPPs and windows; the bootstrap
-    # Methods side by side at a target: windows are answered as `evaluation` does it, certified as in `explanation`.
-    "comparison": {"evaluation", "analysis", "explanation", "solvers", "distillers.base", "mtpp.base", "windows"}
-    | {"perplexity"},
-    # Rankings against the causes only `synthetic` knows; the true process takes an MTPP's place.
-    "causes": {"analysis", "mtpp", "perplexity", "solvers.base", "synthetic", "windows"},
-    # The same methods as `comparison`, with other seeds and shuffled weights.
-    "trust": {"comparison", "evaluation", "analysis", "explanation", "solvers.base", "distillers.base", "mtpp.base"}
-    | {"windows", "perplexity"},
-    "cards": {"report"},  # the words of `hub`, which holds the way there and back
-    "hub_errors": set(),  # of `hub` and of data sets that come from the Hub
-    "hub": {"cards", "evaluation", "hub_errors", "remote_code"},  # rows are found by the digest evaluation gives them
-    "remote_code": {"perplexity"},  # the pipeline that travels with a model
-    "explanation": {"pages"},  # an explanation as a page, as `plotting` draws it as a picture
-    # The report of a data set: explains, evaluates and sums up, so it stands behind all of these.
-    "html_report": {"events", "analysis", "baselines", "evaluation", "explanation", "pages", "pipeline", "report"},
-    "pages": set(),  # like `report` and `plotting`: rows and explanations in, text out
-    "intensities": {"events", "explanation", "mtpp.base"},  # the curves of an explanation, from its point process
-    "pipeline": {"intensities", "mtpp"},  # computed on request; `from_mtpp` opens any backbone
-    "streaming": {"events", "windows", "explanation", "pipeline"},  # the pipeline's answers without its objects
-    "reading": EVENTS_ONLY,  # tables as people have them, before the strict door of `events`
-    "planning": {"events", "reading"},  # decides from counts and intervals, says it in words; no torch
-    # A plan carried out: both training stages, the judgement at the end. Only `cli` stands behind it.
-    "fitting": {"events", "reading", "planning", "windows", "mtpp", "distillers", "training", "baselines"}
-    | {"evaluation", "comparison", "explanation"},
-    # The page to play with. Like `cli` it stands behind all it shows, and only `cli` starts it.
-    "app": {"events", "explanation", "fitting", "pages", "pipeline", "reading", "synthetic"},
-    "sources": {"hub_errors"},  # a source may be a data set on the Hub
-    "windows": {"sources", "report"},  # windows are cut from whatever is a source; a card shows names as they are
-}
-SHARED = {"base", "encoder"}  # parts of a folder that its siblings have in common
-FOLDERS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-MODULES = sorted(
-    path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
-    for path in PACKAGE.rglob("*.py")
+SOURCES = {
+    path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): path
+    for path in sorted(PACKAGE.rglob("*.py"))
     if path.relative_to(PACKAGE).parts[0] not in ("templates", "checkpoints")
-)
+}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
+
+# Stage -> stages it may import. The longest name that fits a module decides: hub.fetch is not hub.
+DATA = {"files", "hub.fetch"}
+EXPLAIN = DATA | {"data", "models", "solvers"}
+MAY_IMPORT = {
+    "files": set(),
+    "hub.fetch": set(),
+    "models": set(),
+    "data": DATA,
+    "solvers": {"models"},
+    "training": {"files"},
+    "explain": EXPLAIN,
+    "evaluation": EXPLAIN | {"explain"},
+    "present": EXPLAIN | {"explain", "evaluation"},
+    "hub": EXPLAIN | {"explain", "evaluation", "present"},
+}
+ANYTHING = {"training.recipe", "cli", "app"}  # may import anything; nobody imports them, but that cli starts app
+SHOWN = {"plot", "to_html", "_repr_html_"}  # of explain.explanation: these open `present` when called
+LINES = {"files": 230, "data": 2000, "models": 2180, "solvers": 980, "explain": 1350, "training": 900}
+LINES |= {"evaluation": 760, "present": 1300, "hub": 400, "cli": 660, "app": 410, "__init__": 110}
 
 
-def imports_of(module):
-    """Our modules that `module` imports anywhere, as dotted names inside the package; "" is the front door itself."""
-    path = PACKAGE / (module.replace(".", "/") + ".py")
-    here = ["ehd_hf", *module.split(".")][:-1]  # the package it lives in
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = set()
-    for node in ast.walk(tree):
+def imports_of(name, tree=None):
+    """Pairs (module of ours, imported name or None) for every import in the module, inside functions too."""
+    package = name.split(".")[:-1]
+    for node in ast.walk(TREES[name] if tree is None else tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "ehd_hf"}
+            ours = [alias.name.split(".")[1:] for alias in node.names if alias.name.split(".")[0] == "ehd_hf"]
+            yield from ((".".join(parts), None) for parts in ours)
         elif isinstance(node, ast.ImportFrom):
-            above = here[: len(here) - node.level + 1] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            if base.split(".")[0] != "ehd_hf":
+            parts = (node.module or "").split(".") if node.module else []
+            if node.level:
+                parts = package[: len(package) - node.level + 1] + parts
+            elif parts[:1] != ["ehd_hf"]:
                 continue
-            # `from . import x` names a module or something the package defines.
+            else:
+                parts = parts[1:]
             for alias in node.names:
-                inner = f"{base}.{alias.name}"
-                found.add(inner if inner.removeprefix("ehd_hf.") in {*MODULES, *FOLDERS} else base)
-    return {name.removeprefix("ehd_hf").removeprefix(".") for name in found}
+                inner = ".".join([*parts, alias.name])
+                yield (inner, None) if inner in SOURCES else (".".join(parts), alias.name)
 
 
-def allowed(name, permitted):
-    """A permitted folder permits its modules."""
-    return name in permitted or name.split(".")[0] in permitted
+def stage_of(module):
+    return max((s for s in MAY_IMPORT if module == s or module.startswith(f"{s}.")), key=len, default=None)
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if module != "__init__"])
-def test_a_module_imports_only_what_stands_before_it(module):
-    home = module.split(".")[0]
-    assert home in {**MAY_IMPORT, **ADDED}, f"{module} is not in the table of who may import whom: add it to DESIGN"
-    if MAY_IMPORT.get(home, set()) is None:
-        return
-    permitted = {"files"} | MAY_IMPORT.get(home, set()) | ADDED.get(home, set())  # anyone may write
-    for name in imports_of(module) - {""}:
-        if home in FOLDERS and name.split(".")[0] == home:
-            assert name.split(".")[-1] in SHARED, f"siblings never import one another: {module} imports {name}"
-            assert module.split(".")[-1] != "base", f"the contract stands alone: {module} imports {name}"
-        else:
-            assert allowed(name, permitted), f"{module} imports {name}; it may import {sorted(permitted)}"
+def functions_of(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
-def test_modules_take_nothing_but_the_version_from_the_front_door():
-    for module in MODULES:
-        tree = ast.parse((PACKAGE / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            depth = module.count(".") + 1
-            if isinstance(node, ast.ImportFrom) and node.module is None and node.level == depth:
-                names = {alias.name for alias in node.names} - FOLDERS - set(MODULES)
-                assert names <= {"__version__"}, f"{module} imports {names} from the front door"
+@pytest.mark.parametrize("name", [name for name in SOURCES if name not in {"__init__", *ANYTHING}])
+def test_a_module_imports_only_earlier_stages(name):
+    home = stage_of(name)
+    assert home is not None, f"{name} belongs to no stage"
+    excused = set()
+    if name == "explain.explanation":
+        bodies = [node for node in functions_of(TREES[name]) if node.name in SHOWN]
+        excused = {pair for body in bodies for pair in imports_of(name, body) if stage_of(pair[0]) == "present"}
+    for module, imported in set(imports_of(name)) - excused:
+        if (module, imported) == ("", "__version__"):
+            continue
+        assert module not in ANYTHING, f"{name} imports {module}, which nobody may import"
+        assert stage_of(module) in {home} | MAY_IMPORT[home], f"{name} imports {module}"
 
 
-def test_nothing_imports_the_command_line():
-    assert [module for module in MODULES if "cli" in imports_of(module)] == []
+def test_only_the_command_line_starts_the_app():
+    users = {(name, module) for name in ANYTHING for module, _ in imports_of(name) if module in {"app", "cli"}}
+    assert users == {("cli", "app")}
 
 
-def test_only_the_command_line_imports_the_app():
-    assert [module for module in MODULES if "app" in imports_of(module)] == ["cli"]
+def test_solvers_share_only_base_and_prefix():
+    for name in SOURCES:
+        if stage_of(name) == "solvers" and name != "solvers.__init__":
+            siblings = {module for module, _ in imports_of(name) if stage_of(module) == "solvers"}
+            assert siblings <= {"solvers.base", "solvers.prefix"}, name
 
 
-def test_training_knows_no_model():
-    assert imports_of("training") == {"", "files"}
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_private_name_is_imported_and_no_module_by_string(name):
+    private = [(m, i) for m, i in imports_of(name) if i and i.startswith("_") and i != "__version__"]
+    assert private == []
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            assert not isinstance(node.args[0], ast.Constant), f"{name}: {ast.unparse(node)}"
 
 
-def test_the_reader_of_imports_reads_every_form(tmp_path, monkeypatch):
-    (tmp_path / "mtpp").mkdir()
-    (tmp_path / "mtpp" / "new.py").write_text(
-        "import torch\nimport ehd_hf.data.windows as w\nfrom ..events import load_events\nfrom .. import rebuild\n"
-        "from . import fullynn\nfrom .base import MTPPModel\nfrom ehd_hf.data.synthetic import x\n"
-        "from .. import __version__\ndef f():\n    from ..training import Trainer\n"
-    )
-    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
-    expected = {"windows", "events", "rebuild", "mtpp.fullynn", "mtpp.base", "synthetic", "", "training"}
-    assert imports_of("mtpp.new") == expected
+def test_models_name_their_siblings_relatively():
+    for name in SOURCES:
+        froms = [node for node in ast.walk(TREES[name]) if isinstance(node, ast.ImportFrom)]
+        if stage_of(name) == "models":
+            assert all(node.level < 2 and (node.module or "").split(".")[0] != "ehd_hf" for node in froms), name
 
 
-def test_importing_the_package_loads_neither_torch_nor_transformers():
+@pytest.mark.parametrize("folder", LINES)
+def test_a_folder_stays_within_its_budget_of_lines(folder):
+    files = [path for name, path in SOURCES.items() if name.split(".")[0] == folder]
+    count = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+    assert 0 < count <= 1.1 * LINES[folder], f"{folder}: {count} lines of {LINES[folder]}"
+
+
+def test_the_package_is_small_and_its_root_is_short():
+    counts = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in SOURCES.items()}
+    assert sum(counts.values()) <= 11_500
+    assert sum("." not in name for name in SOURCES) <= 6
+    assert {name.split(".")[0] for name in SOURCES} == set(LINES)
+
+
+def test_no_function_takes_more_than_ten_parameters():
+    for name, tree in TREES.items():
+        for node in functions_of(tree) if name != "cli" else []:
+            number = len(node.args.posonlyargs + node.args.args + node.args.kwonlyargs)
+            assert number <= 10, f"{name}.{node.name} takes {number}"
+
+
+def test_importing_the_package_loads_no_heavy_library():
     heavy = {"torch", "transformers", "datasets", "pandas", "numpy", "gradio"}
     code = f"import sys, ehd_hf; print(sorted({heavy} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -160,7 +139,7 @@ def test_importing_the_package_loads_neither_torch_nor_transformers():
 
 
 @pytest.mark.parametrize("name", ehd_hf.__all__)
-def test_every_public_name_resolves_to_what_its_module_calls_so(name):
+def test_a_public_name_is_that_of_its_module(name):
     value = getattr(ehd_hf, name)
     assert name in dir(ehd_hf)
     if name != "__version__":
@@ -172,14 +151,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
         _ = ehd_hf.FullyNN
 
 
-def test_type_checkers_see_the_same_names_as_users():
-    tree = ast.parse((PACKAGE / "__init__.py").read_text())
-    typed = {
-        alias.asname
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+def test_type_checkers_see_the_names_that_users_see():
+    blocks = [node for node in ast.walk(TREES["__init__"]) if isinstance(node, ast.If)]
+    typed = {a.asname for block in blocks for n in block.body if isinstance(n, ast.ImportFrom) for a in n.names}
     assert typed == set(ehd_hf.__all__) - {"__version__"}

@@ -18,9 +18,11 @@ from ehd_hf import FullyNNConfig, FullyNNModel, dppl, load_events, make_windows
 from ehd_hf.cli import app
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.models.perplexity import log_perplexity
+from ehd_hf.models.question import Question
 from ehd_hf.models.rebuild import compact, pull_up, select
-from ehd_hf.solvers.base import AtSize, Explains, Objective, available_solvers, get_solver
-from helpers import random_events, slow_batch_log_prob, wild
+from ehd_hf.models.window import Window
+from ehd_hf.solvers.base import AtSize, Objective, available_solvers, get_solver, rule_for
+from helpers import random_events, random_window, slow_batch_log_prob, wild
 
 FINITE = st.floats(-1e12, 1e12, allow_subnormal=False)
 NAMES = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=8).filter(lambda name: name.strip())
@@ -44,7 +46,7 @@ def tiny(seed=0):
 MODEL = tiny()
 
 
-def window(seed, num_rows, num_events, padding="none"):
+def events_of(seed, num_rows, num_events, padding="none"):
     return random_events(num_rows, num_events, 3, torch.Generator().manual_seed(seed), padding)
 
 
@@ -106,7 +108,7 @@ def test_windows_are_counted_and_cut_as_a_loop_would(drawn, future, history):
 
 @given(SEEDS, st.integers(1, 4), st.integers(1, 7), st.sampled_from(["none", "end", "front", "anywhere"]))
 def test_rebuilding_equals_deletion_in_a_loop(seed, num_rows, num_events, padding):
-    times, marks, mask = window(seed, num_rows, num_events, padding)
+    times, marks, mask = events_of(seed, num_rows, num_events, padding)
     keep = torch.rand(num_rows, num_events, generator=torch.Generator().manual_seed(seed)) > 0.5
     kept = keep & mask
     moved = compact(times, marks, mask, keep)
@@ -131,7 +133,7 @@ def test_rebuilding_equals_deletion_in_a_loop(seed, num_rows, num_events, paddin
 
 @given(SEEDS, st.integers(1, 3), st.integers(1, 6), st.sampled_from(["none", "end", "anywhere"]))
 def test_a_gate_of_zeros_and_ones_equals_deletion(seed, num_rows, num_events, padding):
-    times, marks, mask = window(seed, num_rows, num_events, padding)
+    times, marks, mask = events_of(seed, num_rows, num_events, padding)
     keep = torch.rand(num_rows, num_events, generator=torch.Generator().manual_seed(seed + 1)) > 0.5
     gated = MODEL.event_log_prob(times, marks, mask, keep=keep.to(times.dtype)).log_prob
     torch.testing.assert_close(gated, slow_batch_log_prob(MODEL, times, marks, mask, keep))
@@ -142,21 +144,21 @@ def test_a_gate_of_zeros_and_ones_equals_deletion(seed, num_rows, num_events, pa
 
 @given(SEEDS, st.integers(1, 4), st.integers(1, 6), st.integers(1, 4), st.sampled_from(["paper", "survival"]))
 def test_the_drop_of_the_full_history_is_exactly_zero(seed, num_rows, num_history, num_future, conditioning):
-    times, marks, mask = window(seed, num_rows, num_history + num_future)
-    keep = torch.ones(num_rows, num_history, dtype=times.dtype)
+    window = random_window(num_rows, num_history, num_future, 3, seed)
+    keep = torch.ones(num_rows, num_history, dtype=window.times.dtype)
     for rebuilder in ("gate", "select", "compact"):
         options = {"conditioning": conditioning, "rebuilder": rebuilder}
-        assert (dppl(MODEL, times, marks, mask, num_future, keep, **options) == 0).all()
+        assert (dppl(MODEL, window, keep, **options) == 0).all()
 
 
 @given(SEEDS, st.integers(2, 5), st.integers(1, 6), st.integers(1, 3), st.integers(1, 5))
 def test_log_perplexity_knows_nothing_of_other_rows_or_padding(seed, num_rows, num_history, num_future, padded):
-    times, marks, mask = window(seed, num_rows, num_history + num_future)
-    together = log_perplexity(MODEL, times, marks, mask, num_future)
-    alone = [log_perplexity(MODEL, times[i, None], marks[i, None], mask[i, None], num_future) for i in range(num_rows)]
-    front = [torch.nn.functional.pad(x, (padded, 0)) for x in (times, marks, mask)]
+    window = random_window(num_rows, num_history, num_future, 3, seed)
+    together = log_perplexity(MODEL, window)
+    alone = [log_perplexity(MODEL, window.rows(torch.tensor([row]))) for row in range(num_rows)]
+    front = Window(*(torch.nn.functional.pad(x, (padded, 0)) for x in window[:3]), num_future)
     torch.testing.assert_close(torch.cat(alone), together, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(log_perplexity(MODEL, *front, num_future), together, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(log_perplexity(MODEL, front), together, rtol=1e-12, atol=1e-12)
 
 
 # --- solvers
@@ -164,9 +166,9 @@ def test_log_perplexity_knows_nothing_of_other_rows_or_padding(seed, num_rows, n
 
 @given(SEEDS, st.sampled_from([name for name in available_solvers() if name != "refine"]), st.floats(0.1, 0.9))
 def test_what_a_solver_calls_reached_meets_its_rule(seed, name, share):
-    objective = Objective(MODEL, *window(seed, 2, 6), 2, conditioning="survival")
+    objective = Objective(MODEL, random_window(2, 4, 2, 3, seed), conditioning="survival")
     generator = torch.Generator().manual_seed(0)
-    result = get_solver(name).solve(objective, Explains(share=share), generator=generator)
+    result = get_solver(name).solve(objective, rule_for(Question(share=share), objective), generator=generator)
     empty = objective.dppl_left(objective.history, objective.windows)
     left = objective.dppl_left(result.distill_mask, objective.windows)
     if name != "random_distillation":  # its values are means over draws
@@ -178,7 +180,7 @@ def test_what_a_solver_calls_reached_meets_its_rule(seed, name, share):
     SEEDS, st.sampled_from(["greedy_search", "backward_elimination", "recency", "leave_one_out"]), st.integers(1, 3)
 )
 def test_no_solver_beats_exact_search_and_exact_search_no_enumeration(seed, name, size):
-    objective = Objective(MODEL, *window(seed, 2, 6), 2, conditioning="paper")
+    objective = Objective(MODEL, random_window(2, 4, 2, 3, seed), conditioning="paper")
     best = get_solver("exact_search").solve(objective, AtSize(size)).distill_mask
     other = get_solver(name).solve(objective, AtSize(size)).distill_mask
 
@@ -198,35 +200,8 @@ def test_no_solver_beats_exact_search_and_exact_search_no_enumeration(seed, name
 
 # --- the command line
 
-WORDS = [
-    "explain",
-    "train",
-    "data",
-    "check",
-    "report",
-    "--json",
-    "--future",
-    "--history",
-    "--time",
-    "--mark",
-    "-1",
-    "0",
-]
-WORDS += [
-    "nan",
-    "",
-    " ",
-    "nowhere.csv",
-    "../..",
-    "incidents",
-    "--size",
-    "--share",
-    "--epsilon",
-    "x" * 300,
-    "🚀",
-    "\\",
-    "--",
-]
+WORDS = "explain train data check report --json --future --history --time --mark -1 0 nan nowhere.csv ../..".split()
+WORDS += ["", " ", "incidents", "--size", "--share", "--epsilon", "x" * 300, "🚀", "\\", "--"]
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=7))

@@ -13,14 +13,16 @@ import torch
 from ehd_hf.data.synthetic import simulated_splits
 from ehd_hf.data.windows import make_windows
 from ehd_hf.explain import explainer as pipeline
+from ehd_hf.explain.certify import Certifier
 from ehd_hf.explain.explainer import EHDDistiller
 from ehd_hf.models.ehd import EHDDistillerModel
-from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.lognormmix import LogNormMixConfig, LogNormMixModel
 from ehd_hf.models.ranking import RankingDistillerModel
+from ehd_hf.models.window import Window
 from ehd_hf.solvers.base import available_solvers, get_solver
 from ehd_hf.solvers.integrated_gradient import IntegratedGradient
-from helpers import AdditiveMTPP, PoissonMTPP, wild
+from ehd_hf.solvers.prefix import RankedBy
+from helpers import TINY, AdditiveMTPP, PoissonMTPP, tiny_fullynn, wild
 
 MARGIN = 1e-5
 # What an event of mark 0, 1, 2, 3 adds to the rates, in multiples of their base; exact in binary.
@@ -112,7 +114,7 @@ def test_a_set_that_alone_predicts_almost_as_well_worked_by_hand():
     assert short.status == "infeasible" and not short.certified and chosen(short) == [2, 4]
 
 
-def test_not_even_the_whole_history_meets_a_share_of_one_or_a_delta_of_zero_with_a_margin():
+def test_a_share_of_one_or_a_delta_of_zero_is_met_without_a_margin():
     for target in ({"share": 1.0}, {"epsilon": 0.5, "delta": 0.0}):
         answer = by_hand().explain(HISTORY, **target)
         assert chosen(answer) == [1, 2, 4] and answer.constraint_met and answer.status == "explained"
@@ -155,7 +157,7 @@ def test_a_history_that_does_not_matter_explains_nothing():
             assert chosen(answer) == [] and "explains nothing" in str(answer)
 
 
-def test_rounding_does_not_decide_whether_a_history_that_does_not_matter_explains_something():
+def test_rounding_does_not_make_an_idle_history_explain_something():
     generator = np.random.default_rng(0)
     explainer = EHDDistiller.from_mtpp(PoissonMTPP([0.2, 0.5, 0.7, 1.0]), future=3)
     times, marks = generator.exponential(1.0, (20, 8)).cumsum(1), generator.integers(0, 4, (20, 8))
@@ -213,7 +215,7 @@ def test_the_best_set_need_not_be_the_whole_history():
     assert answer.dppl_left == min(answer.curve) < answer.dppl_empty < 0
 
 
-def test_what_holds_without_a_margin_is_neither_certified_nor_called_minimal():
+def test_what_holds_without_a_margin_is_not_certified():
     epsilon = 1 / 8 * (1 + 5e-6)  # the best there is undercuts it, by half a margin
     answer = by_hand("recency").explain(HISTORY, epsilon=epsilon)
     assert answer.status == "explained" and answer.constraint_met and not answer.certified
@@ -317,16 +319,11 @@ def check(answer, mtpp, refine="prune", rounding=1e-4, origin=None):
 
 
 LABELS = {mark: name for mark, name in enumerate(("deploy", "check", "alert", "login", "ticket", "restart"))}
-TINY = {"input_size": 10, "hidden_size": 16, "attention_size": 8, "num_heads": 2, "feed_forward_size": 12}
-TINY |= {"num_encoder_layers": 1, "num_decoder_layers": 1, "history": 7, "future": 4}
+SIZES = TINY | {"history": 7, "future": 4}
 
 
 def fullynn(seed=0):
-    torch.manual_seed(seed)
-    config = FullyNNConfig(
-        num_marks=6, id2label=LABELS, embedding_size=5, hidden_size=8, num_components=9, num_layers=1
-    )
-    return wild(FullyNNModel(config), 0.7, seed).float()
+    return tiny_fullynn(6, seed, 0.7, id2label=LABELS).float()
 
 
 def lognormmix(seed=0):
@@ -336,13 +333,13 @@ def lognormmix(seed=0):
 
 
 def paper(**config):
-    model = EHDDistillerModel.from_mtpp(fullynn(), **TINY, **config)
+    model = EHDDistillerModel.from_mtpp(fullynn(), **SIZES, **config)
     return wild(model.distill_head, 1.0) and model.float()
 
 
 def ranking(**config):
     torch.manual_seed(3)
-    return RankingDistillerModel.from_mtpp(fullynn(), **TINY, **config)
+    return RankingDistillerModel.from_mtpp(fullynn(), **SIZES, **config)
 
 
 def sequences(count, seed=0, longest=10):
@@ -398,7 +395,7 @@ def test_the_referee_has_seen_every_status():
 
 
 @pytest.mark.parametrize("name", available_solvers())
-def test_every_solver_gives_certified_answers_that_cannot_be_spared_an_event(name):
+def test_every_solver_gives_certified_minimal_answers(name):
     explainer = EHDDistiller.from_mtpp(fullynn(1), solver=name, future=3)
     statuses = [check(answer, explainer.mtpp) for answer in explainer.explain(sequences(3, seed=2, longest=9))]
     assert "explained" in statuses
@@ -423,7 +420,7 @@ def test_a_solver_may_be_given_as_an_object():
     assert all(check(answer, default.mtpp) for answer in thorough.explain(events))
 
 
-def test_the_paper_s_own_answer_is_certified_where_it_meets_the_target_and_not_called_infeasible_lightly():
+def test_the_papers_own_answer_is_certified_where_it_meets_the_target():
     explainer = EHDDistiller(paper())
     for own, pruned in zip(
         explainer.explain(sequences(6)), explainer.explain(sequences(6), refine="prune"), strict=True
@@ -502,7 +499,7 @@ def test_one_event_of_history_is_explained_or_not():
 def test_a_model_in_double_precision_gives_the_same_answers(explainer):
     double = EHDDistiller(
         copy.deepcopy(explainer.model).double(),
-        solver=explainer.solver if not isinstance(explainer.solver, pipeline.RankedBy) else None,
+        solver=explainer.solver if not isinstance(explainer.solver, RankedBy) else None,
         future=explainer.future,
         conditioning=explainer.conditioning,
     )
@@ -516,7 +513,7 @@ def test_a_model_in_double_precision_gives_the_same_answers(explainer):
 
 @pytest.mark.parametrize("solver", ["leave_one_out", "recency", "exact_search"])
 @pytest.mark.parametrize("refine", ["prefix", "prune"])
-def test_what_lies_within_rounding_of_a_target_is_decided_in_double_precision(solver, refine):
+def test_a_target_within_rounding_is_decided_in_double_precision(solver, refine):
     """Targets around what remains without both 3s and a 1, closer to one another than single precision can tell."""
     events = instant(3, 1, 2, 2, 1)  # 1 + S = 9.5, without these 2.5
     single, double = (by_hand(solver, dtype=dtype) for dtype in (torch.float32, torch.float64))
@@ -553,16 +550,16 @@ def far(several, gap):
 
 
 @pytest.mark.parametrize("gap", [2.0**20, 2.0**27])
-def test_certificates_hold_where_single_precision_cannot_tell_the_times_apart(explainer, gap):
+def test_certificates_hold_where_float32_cannot_tell_the_times_apart(explainer, gap):
     answers = explainer.explain(far(sequences(4, seed=9), gap), epsilon=0.9)
     for answer in answers:
         check(answer, explainer.mtpp, rounding=1e-2)
     assert sum(answer.certified for answer in answers) > 0
 
 
-def test_without_a_second_look_in_double_precision_some_of_these_would_be_wrong(monkeypatch):
+def test_without_the_second_look_some_answers_would_be_wrong(monkeypatch):
     explainer = EXPLAINERS["gradients of fullynn"]()
-    monkeypatch.setattr(EHDDistiller, "_doubtful", lambda self, *given: torch.zeros_like(given[-2].reached))
+    monkeypatch.setattr(Certifier, "_doubtful", lambda self, *given: torch.zeros_like(given[1].reached))
     wrong = 0
     for answer in explainer.explain(far(sequences(4, seed=9), 2.0**27), share=0.7):
         try:
@@ -654,12 +651,12 @@ def test_the_distiller_s_scores_are_the_order_of_a_refined_answer():
         labels = {label: mark for mark, label in LABELS.items()}
         marks = torch.tensor([[labels[event.mark] for event in answer.history + answer.future]])
         with torch.no_grad():
-            scores = model.history_scores(times.float(), marks, torch.ones_like(marks, dtype=torch.bool), 4)[0]
+            scores = model.history_scores(Window(times.float(), marks, torch.ones_like(marks).bool(), 4))[0]
         assert [event.score for event in answer.history] == pytest.approx(scores.tolist(), abs=1e-5)
         assert set(chosen(answer)) == set(scores.argsort(descending=True)[:2].tolist())
 
 
-def test_the_ranking_distiller_is_pruned_to_its_own_target_unless_told_otherwise():
+def test_the_ranking_distiller_is_pruned_to_its_own_target():
     explainer, several = EHDDistiller(ranking(share=0.6)), sequences(5, seed=17)
     answers = explainer.explain(several)
     assert answers == explainer.explain(several, share=0.6, refine="prune")
@@ -678,7 +675,7 @@ def test_the_ranking_distiller_is_pruned_to_its_own_target_unless_told_otherwise
     assert any(answer.certified for answer in own)
 
 
-def test_another_target_than_the_paper_s_distiller_was_trained_for_is_searched_for():
+def test_another_target_than_the_trained_one_is_searched_for():
     several = sequences(5, seed=18)
     explainer = EHDDistiller(paper())
     expected = explainer.explain(several, epsilon=0.9)
@@ -714,7 +711,7 @@ def test_a_dataset_gets_a_column_for_every_claim():
     assert kinds["dppl_left_mark"] == "float64"
 
 
-def test_a_thousand_rows_without_a_certificate_may_come_before_one_with_it():
+def test_rows_without_a_certificate_may_come_before_one_with_it():
     rows = [instant(0)] * 1000 + [instant(2), instant(0, 2)]  # a batch of a dataset, and two more
     dataset = datasets.Dataset.from_dict(
         {"times": [[time for time, _ in row] for row in rows], "marks": [[mark for _, mark in row] for row in rows]}
@@ -739,8 +736,8 @@ def test_a_dataset_of_the_distiller_s_own_answers_has_the_same_columns():
 BAD_QUESTIONS = {
     "two targets": ({"epsilon": 0.5, "share": 0.7}, "one of epsilon, share and size; got 0.5, 0.7 and None"),
     "three targets": ({"epsilon": 0.5, "share": 0.7, "size": 2}, "got 0.5, 0.7 and 2"),
-    "an unknown refinement": ({"refine": "swap"}, "refine must be one of none, bisect, prefix, prune; got 'swap'"),
-    "no refinement but True": ({"refine": True}, "refine must be one of none, bisect, prefix, prune; got True"),
+    "an unknown refinement": ({"refine": "swap"}, "refine must be one of none, prefix, prune; got 'swap'"),
+    "no refinement but True": ({"refine": True}, "refine must be one of none, prefix, prune; got True"),
     "no events": ({"size": 0}, "size must be a number of events of at least 1; got 0"),
     "half an event": ({"size": 1.5}, "got 1.5"),
     "a size of True": ({"size": True}, "got True"),

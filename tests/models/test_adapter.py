@@ -9,8 +9,9 @@ from ehd_hf.explain.explainer import EHDDistiller
 from ehd_hf.models.from_function import from_callable
 from ehd_hf.models.perplexity import dppl, keep_gradient, log_perplexity
 from ehd_hf.models.ranking import RankingDistillerModel
+from ehd_hf.models.window import Window
 from ehd_hf.solvers.base import available_solvers
-from helpers import AdditiveMTPP, random_events
+from helpers import AdditiveMTPP, random_events, random_window
 
 WEIGHT = [[0.0, 3.0, 0.2], [0.5, 0.0, 0.1], [0.0, 0.2, 1.0]]
 EVENTS = [(0.4, 0), (0.9, 2), (1.1, 0), (2.0, 1), (2.2, 0), (2.3, 1), (2.5, 1), (2.6, 1)]
@@ -48,15 +49,15 @@ def test_it_scores_as_the_process_itself(adapted, padding, conditioning):
     times = times.masked_fill(~mask, 0.0).cummax(1).values
     keep = (torch.rand(7, 5, 7, generator=torch.Generator().manual_seed(4)) > 0.4).double()
     for rebuilder in ("compact", "gate"):  # at 0 and 1, a gate deletes
-        window = (times, marks, mask, 4)
+        window = Window(times, marks, mask, 4)
         how = {"conditioning": conditioning, "rebuilder": rebuilder}
-        assert torch.allclose(dppl(adapted, *window, keep, **how), dppl(process(), *window, keep, **how), atol=1e-9)
-        expected = log_perplexity(process(), *window, conditioning=conditioning)
-        assert torch.allclose(log_perplexity(adapted, *window, conditioning=conditioning), expected, atol=1e-9)
+        assert torch.allclose(dppl(adapted, window, keep, **how), dppl(process(), window, keep, **how), atol=1e-9)
+        expected = log_perplexity(process(), window, conditioning=conditioning)
+        assert torch.allclose(log_perplexity(adapted, window, conditioning=conditioning), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("padding", ["none", "front", "anywhere"])
-def test_positions_pick_from_every_row_what_the_process_itself_says_of_them(adapted, padding):
+def test_positions_pick_the_scores_of_the_process_itself(adapted, padding):
     times, marks, mask = random_events(3, 7, 3, torch.Generator().manual_seed(5), padding)
     keep = torch.tensor([[1, 0, 1, 1], [0, 0, 1, 0], [1, 1, 0, 1]]).double()
     positions = torch.tensor([[6, 0], [3, 5], [4, 4]])  # not in order, and one twice
@@ -143,9 +144,8 @@ def test_one_number_per_event_is_enough():
 
 
 def test_gradients_in_gates_are_refused(adapted):
-    times, marks, mask = random_events(2, 6, 3, torch.Generator().manual_seed(0), "none")
     with pytest.raises(ValueError, match="deleted, not faded"):
-        keep_gradient(adapted, times, marks, mask, 2, torch.full((4,), 0.5))
+        keep_gradient(adapted, random_window(2, 4, 2, 3), torch.full((4,), 0.5))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_survival_function_that_returns_something_else_is_told(log_survival, s
         EHDDistiller.from_mtpp(adapted).explain(EVENTS, future=3)
 
 
-def test_the_time_scale_is_the_mean_of_the_positive_intervals_and_changes_no_score(adapted):
+def test_the_time_scale_is_the_mean_positive_interval(adapted):
     times, marks, mask = random_events(3, 7, 3, torch.Generator().manual_seed(6), "none")
     before = adapted.event_log_prob(times, marks, mask).log_prob
     assert adapted.mean_interval == 1
@@ -224,7 +224,7 @@ def test_the_time_scale_is_the_mean_of_the_positive_intervals_and_changes_no_sco
     assert torch.equal(adapted.event_log_prob(times, marks, mask).log_prob, before)  # the function has its own
 
 
-def test_a_time_scale_of_tied_events_alone_is_refused_and_the_old_one_stays(adapted):
+def test_a_time_scale_of_tied_events_alone_is_refused(adapted):
     for intervals in (torch.zeros(5), torch.zeros(0)):
         with pytest.raises(ValueError, match="positive intervals"):
             adapted.fit_time_scale(intervals)

@@ -9,56 +9,46 @@ import torch
 from safetensors.torch import load_file, save_file
 from scipy.stats import binomtest
 from torch import nn
-from transformers import AutoConfig, AutoModel
+from transformers import AutoModel
 
 from ehd_hf.data.synthetic import simulated_splits
 from ehd_hf.data.windows import make_crops, make_windows
 from ehd_hf.models import ehd, window_encoder
-from ehd_hf.models.distiller import most_recent
 from ehd_hf.models.ehd import EHDDistillerConfig, EHDDistillerModel, sample_masks
-from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.perplexity import dppl
+from ehd_hf.models.window import Window
 from ehd_hf.training.trainer import Trainer, TrainingArguments
-from helpers import AdditiveMTPP, PoissonMTPP, random_events
+from helpers import TINY, AdditiveMTPP, PoissonMTPP, random_window, tiny_fullynn
 
 B, S, L, K, C = 3, 5, 7, 4, 6
-SMALL = {
-    "input_size": 10,
-    "hidden_size": 16,
-    "attention_size": 8,
-    "num_heads": 2,
-    "feed_forward_size": 12,
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 2,
-}
+
+
 LABELS = {mark: f"mark {mark}" for mark in range(C)}
 
 
 def small_mtpp(seed=0, **config):
-    torch.manual_seed(seed)
-    config = {"num_marks": C, "id2label": LABELS, "time_unit": "h", **config}
-    return FullyNNModel(FullyNNConfig(embedding_size=5, hidden_size=8, num_components=9, num_layers=1, **config))
+    return tiny_fullynn(seed=seed, **{"num_marks": C, "id2label": LABELS, "time_unit": "h", **config})
 
 
 def small_distiller(mtpp=None, seed=1, **config):
     mtpp = small_mtpp() if mtpp is None else mtpp
     torch.manual_seed(seed)
-    return EHDDistillerModel.from_mtpp(mtpp, **{"history": L, "future": K, **SMALL, **config})
+    return EHDDistillerModel.from_mtpp(mtpp, **{"history": L, "future": K, **TINY, **config})
 
 
-def random_window(seed=0, padding="none"):
-    return random_events(B, L + K, C, torch.Generator().manual_seed(seed), padding, dtype=torch.float32)
+def windows_of(seed=0):
+    return random_window(B, L, K, C, seed, dtype=torch.float32)
 
 
 class FixedLogits(EHDDistillerModel):
     """A distiller that says what it is told, of an MTPP worked out by hand."""
 
     def __init__(self, mtpp, logits, **config):
-        super().__init__(EHDDistillerConfig(mtpp_config=mtpp_config(mtpp), **{**SMALL, **config}))
+        super().__init__(EHDDistillerConfig(mtpp_config=mtpp_config(mtpp), **{**TINY, **config}))
         self.mtpp = mtpp.eval().requires_grad_(False)
         self.fixed = nn.Parameter(torch.as_tensor(logits, dtype=torch.float64))
 
-    def history_logits(self, times, marks, mask, num_future):
+    def history_logits(self, window):
         return self.fixed
 
 
@@ -94,7 +84,7 @@ def test_samples_are_exactly_zero_or_one():
 
 
 @pytest.mark.parametrize("tau", [0.1, 1.0, 5.0])
-def test_events_are_drawn_as_often_as_their_probability_says_whatever_the_temperature(tau):
+def test_events_are_drawn_with_their_probability_at_any_temperature(tau):
     logits = torch.tensor([[[0.0, 0.0], [2.0, 0.5], [-1.0, 1.5], [7.0, 7.4]]])
     torch.manual_seed(1)
     counts = sample_masks(logits, 4000, tau).sum(0)[0]
@@ -208,14 +198,14 @@ def test_a_history_of_one_event_is_distilled_whole_or_not_at_all():
         assert output.size_loss.item() == distilled
 
 
-def test_the_rebuilder_of_the_config_decides_which_gradients_the_masks_get():
+def test_the_rebuilder_decides_which_gradients_the_masks_get():
     mtpp = AdditiveMTPP([0.5, 0.2, 0.3], [[0.3, 0.1, 0.2], [0.0, 0.6, 0.1], [0.4, 0.2, 0.9]])
-    times, marks, mask = random_events(B, L + K, 3, torch.Generator().manual_seed(0), "none")
+    window = random_window(B, L, K, 3)
     gradients = {}
     for rebuilder in ("select", "gate"):
         model = FixedLogits(mtpp, torch.zeros(B, L, 2), rebuilder=rebuilder, alpha=0, epsilon=1e-9).train()
         torch.manual_seed(5)
-        (gradients[rebuilder],) = torch.autograd.grad(model(times, marks, mask, K).loss, model.fixed)
+        (gradients[rebuilder],) = torch.autograd.grad(model(*window[:4]).loss, model.fixed)
     assert (gradients["select"] - gradients["gate"]).abs().max() > 1e-3
 
 
@@ -247,36 +237,21 @@ def test_metrics_when_nothing_or_everything_is_distilled():
     assert metrics["size_or_all"] == 3.0 and metrics["constraint_met"] == 0.5
 
 
-def test_the_most_recent_events_skip_padding():
-    history = torch.tensor([[1, 1, 1, 1], [0, 1, 0, 1], [1, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool)
-    recent = most_recent(history, torch.tensor([2, 1, 2, 0]))
-    assert recent.int().tolist() == [[0, 0, 1, 1], [0, 0, 0, 1], [1, 0, 1, 0], [0, 0, 0, 0]]
-    assert not most_recent(history, torch.zeros(4, dtype=torch.long)).any()
-
-
 # --- answers
 
 
 def test_evaluation_is_deterministic_and_takes_the_argmax():
-    model, window = small_distiller(), random_window()
+    model, window = small_distiller(), windows_of()
     model.eval()
-    first, second = model(*window), model(*window)
+    first, second = model(*window[:4]), model(*window[:4])
     assert torch.equal(first.logits, second.logits) and torch.equal(first.loss, second.loss)
     chosen = first.logits[..., 1] > first.logits[..., 0]
-    distill_mask, probability = model.distill(*window, K)
+    distill_mask, probability = model.distill(window)
     assert torch.equal(distill_mask, chosen) and torch.equal(probability, first.logits.softmax(-1)[..., 1])
-    drop = dppl(model.mtpp, *window, K, (~chosen).float())
+    drop = dppl(model.mtpp, window, (~chosen).float())
     assert first.constraint_loss.item() == pytest.approx((drop - math.log(0.5)).clamp(min=0).mean().item(), abs=1e-6)
     assert first.size_loss.item() == pytest.approx(chosen.float().mean().item())
     assert first.metrics["dppl_left"].item() == pytest.approx(drop.mean().item(), abs=1e-6)
-
-
-def test_training_draws_anew_and_repeats_with_the_same_seed():
-    model, window = small_distiller(num_mask_samples=S).train(), random_window()
-    torch.manual_seed(0)
-    losses = [model(*window).loss.item() for _ in range(3)]
-    torch.manual_seed(0)
-    assert model(*window).loss.item() == losses[0] and len(set(losses)) == 3
 
 
 def test_the_answer_and_the_training_metrics_agree_on_the_closest_calls():
@@ -284,44 +259,19 @@ def test_the_answer_and_the_training_metrics_agree_on_the_closest_calls():
     logits[0, 2, 1] = 1e-9  # larger, if only just
     model = FixedLogits(PoissonMTPP(POISSON), logits).eval()
     model.fixed.data = logits
-    distill_mask, _ = model.distill(TIMES, MARKS, MASK, 3)
+    distill_mask, _ = model.distill(Window(**BY_HAND))
     assert distill_mask.sum(-1).float().mean() == model(**BY_HAND).metrics["size"]
 
 
-@pytest.mark.parametrize("num_padded", [1, 3])
-def test_padding_in_front_changes_no_logit_of_a_real_event(num_padded):
-    model, (times, marks, mask) = small_distiller().eval(), random_window(1)
-    padded = (
-        torch.cat([torch.full((B, num_padded), 33.0), times], 1),
-        torch.cat([torch.full((B, num_padded), 2), marks], 1),
-        torch.cat([torch.zeros(B, num_padded).bool(), mask], 1),
-    )
-    logits = model(times, marks, mask).logits
-    torch.testing.assert_close(model(*padded).logits[:, num_padded:], logits, atol=1e-5, rtol=0)
-    distill_mask, probability = model.distill(*padded, K)
-    assert not distill_mask[:, :num_padded].any() and (probability[:, :num_padded] == 0).all()
-
-
-def test_padding_behind_the_future_and_within_the_history_changes_no_logit():
-    model, (times, marks, mask) = small_distiller().eval(), random_window(2)
-    where = [0, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10]  # a hole at 3 and one behind
-    holes = mask[:, where].clone()
-    holes[:, [3, 12]] = False
-    spoilt = times[:, where].clone()
-    spoilt[:, [3, 12]] = 99.0
-    logits = model(spoilt, marks[:, where], holes, K + 1).logits
-    torch.testing.assert_close(logits[:, [0, 1, 2, 4, 5, 6, 7]], model(times, marks, mask).logits, atol=1e-5, rtol=0)
-
-
-def test_positions_count_from_the_split_whatever_the_length_of_the_history():
-    encoder, (times, marks, mask) = small_distiller().window_encoder, random_window(8)
+def test_positions_count_from_the_split():
+    encoder, (times, marks, mask, *_) = small_distiller().window_encoder, windows_of(8)
     with torch.no_grad():
         for parameter in (encoder.mark_input.weight, *encoder.time_input.parameters(), *encoder.input.parameters()):
             parameter.zero_()  # the position alone remains
         whole = encoder._embed(times, marks, mask, L, torch.tensor(1.0))
         short = encoder._embed(times[:, 4:], marks[:, 4:], mask[:, 4:], L - 4, torch.tensor(1.0))
     assert torch.equal(whole[:, 4:], short)
-    assert whole[0, L].tolist() == [0.0, 1.0] * (SMALL["hidden_size"] // 2)  # the first future event is at 0
+    assert whole[0, L].tolist() == [0.0, 1.0] * (TINY["hidden_size"] // 2)  # the first future event is at 0
     assert whole[0, L - 1, 0].item() == pytest.approx(math.sin(-1)) and len(whole[0].unique(dim=0)) == L + K
 
 
@@ -352,12 +302,12 @@ def test_attention_to_long_memories_is_that_to_short_ones(length, masked):
 
 def test_a_long_window_is_read_alike_by_both_ways_of_attention(monkeypatch):
     distiller = small_distiller(history=140).double().eval()
-    times, marks, mask = random_events(B, 140 + K, C, torch.Generator().manual_seed(0), "front")
-    mask[0, :140] = False  # a row of no history at all
+    window = random_window(B, 140, K, C, padding="front")
+    window.mask[0, :140] = False  # a row of no history at all
     logits, gradients = [], []
     for longest in (window_encoder._LONGEST_PLAIN_MEMORY, 10**9):  # torch's function, then written out
         monkeypatch.setattr(window_encoder, "_LONGEST_PLAIN_MEMORY", longest)
-        found = distiller.history_logits(times, marks, mask, K)[mask[:, :140]]
+        found = distiller.history_logits(window)[window.history]
         learned = [parameter for parameter in distiller.parameters() if parameter.requires_grad]
         weights = torch.linspace(-1, 1, found.numel(), dtype=torch.float64).view_as(found)
         gradients.append(torch.autograd.grad((found * weights).sum(), learned))
@@ -368,18 +318,8 @@ def test_a_long_window_is_read_alike_by_both_ways_of_attention(monkeypatch):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
 
 
-def test_a_window_without_history_spoils_nothing_for_the_others():
-    model, (times, marks, mask) = small_distiller().train(), random_window(3)
-    mask[0, :L] = False
-    output = model(times, marks, mask)
-    output.loss.backward()
-    assert output.loss.isfinite()
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
-    assert not model.distill(times, marks, mask, K)[0][0].any()
-
-
 def test_the_head_sees_marks_times_and_the_future():
-    model, (times, marks, mask) = small_distiller().eval(), random_window(4)
+    model, (times, marks, mask, *_) = small_distiller().eval(), windows_of(4)
     logits = model(times, marks, mask).logits
     other_future = marks.clone()
     other_future[:, L:] = (marks[:, L:] + 1) % C
@@ -392,40 +332,7 @@ def test_the_head_sees_marks_times_and_the_future():
 # --- what learns and what does not
 
 
-@pytest.mark.parametrize("rebuilder", ["select", "gate"])
-def test_gradients_reach_the_distiller_and_nothing_reaches_the_mtpp(rebuilder):
-    mtpp = small_mtpp()
-    model, window = small_distiller(mtpp, rebuilder=rebuilder, epsilon=1e-3).train(), random_window(5)
-    torch.manual_seed(0)
-    output = model(*window)
-    (by_size,) = torch.autograd.grad(output.size_loss, output.logits, retain_graph=True)
-    (by_constraint,) = torch.autograd.grad(output.constraint_loss, output.logits, retain_graph=True)
-    assert (by_size[..., 1] > 0).all() and (by_constraint != 0).any(dim=-1).float().mean() > 0.5
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    output.loss.backward()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    optimizer.step()
-    for name, parameter in model.named_parameters():
-        if name.startswith("mtpp."):
-            assert parameter.grad is None and not parameter.requires_grad, name
-            assert torch.equal(parameter, before[name]) and torch.equal(parameter, mtpp.state_dict()[name[5:]])
-        else:
-            assert parameter.grad is not None and parameter.grad.isfinite().all(), name
-            assert not torch.equal(parameter, before[name]), name
-    untrained = [n for n, p in model.named_parameters() if p.requires_grad and not (p.grad != 0).any()]
-    assert all("key_value.bias" in name for name in untrained), untrained
-
-
-def test_the_mtpp_stays_frozen_and_in_evaluation_mode():
-    model = small_distiller()
-    for mode in (True, False):
-        model.train(mode)
-        assert model.training == mode and not model.mtpp.training and not model.mtpp.encoder.training
-        assert model.window_encoder.training == mode
-        assert not any(parameter.requires_grad for parameter in model.mtpp.parameters())
-
-
-def test_from_mtpp_copies_the_weights_and_shares_nothing_with_the_model_given():
+def test_from_mtpp_copies_the_weights_and_shares_none():
     mtpp = small_mtpp()
     mtpp.fit_time_scale(torch.tensor([0.5, 1.5, 4.0]))
     model = small_distiller(mtpp)
@@ -441,11 +348,11 @@ def test_from_mtpp_copies_the_weights_and_shares_nothing_with_the_model_given():
 def test_from_mtpp_takes_a_folder_and_refuses_what_is_no_point_process(tmp_path):
     mtpp = small_mtpp()
     mtpp.save_pretrained(tmp_path / "mtpp")
-    window = random_window()
+    window = windows_of()
     model = small_distiller(mtpp)
     model.save_pretrained(tmp_path / "distiller")
-    from_folder = EHDDistillerModel.from_mtpp(tmp_path / "mtpp", **SMALL)
-    assert torch.equal(from_folder.mtpp(*window).log_prob, mtpp.eval()(*window).log_prob)
+    from_folder = EHDDistillerModel.from_mtpp(tmp_path / "mtpp", **TINY)
+    assert torch.equal(from_folder.mtpp(*window[:3]).log_prob, mtpp.eval()(*window[:3]).log_prob)
     with pytest.raises(ValueError, match="needs a marked temporal point process; got EHDDistillerModel"):
         EHDDistillerModel.from_mtpp(tmp_path / "distiller")
 
@@ -456,7 +363,7 @@ def test_from_mtpp_takes_a_folder_and_refuses_what_is_no_point_process(tmp_path)
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A distiller none of whose settings is the default, and its folder."""
-    mtpp = small_mtpp(mark_mode="per_mark")
+    mtpp = small_mtpp()
     mtpp.fit_time_scale(torch.tensor([0.5, 1.5, 4.0]))
     model = small_distiller(
         mtpp, epsilon=0.3, alpha=2, tau=0.5, conditioning="survival", rebuilder="gate", max_length=99
@@ -464,59 +371,6 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     model.save_pretrained(folder)
     return model, folder
-
-
-@pytest.mark.parametrize("auto", [AutoModel, EHDDistillerModel])
-def test_a_saved_distiller_comes_back_exactly(saved, auto):
-    model, folder = saved
-    again = auto.from_pretrained(folder)
-    assert type(again) is EHDDistillerModel and not again.training
-    window = random_window(6)
-    one, two = model(*window), again(*window)
-    assert torch.equal(one.logits, two.logits) and torch.equal(one.loss, two.loss)
-    assert {n: v.tolist() for n, v in one.metrics.items()} == {n: v.tolist() for n, v in two.metrics.items()}
-    assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
-
-
-def test_the_config_comes_back_with_its_mtpps(saved):
-    model, folder = saved
-    config = AutoConfig.from_pretrained(folder)
-    assert type(config) is EHDDistillerConfig and type(config.mtpp_config) is FullyNNConfig
-    names = ("epsilon", "alpha", "tau", "conditioning", "rebuilder", "max_length", "history", "future", "num_heads")
-    assert [getattr(config, name) for name in names] == [0.3, 2, 0.5, "survival", "gate", 99, L, K, 2]
-    assert config.id2label == config.mtpp_config.id2label == LABELS and config.label2id["mark 3"] == 3
-    assert config.mtpp_config.time_unit == "h"
-    assert config.to_dict() == AutoConfig.from_pretrained(folder).to_dict()
-
-
-def test_the_mtpp_loads_by_itself_out_of_a_distillers_folder(saved):
-    model, folder = saved
-    alone, info = FullyNNModel.from_pretrained(folder, output_loading_info=True)
-    assert not info["missing_keys"] and not info["mismatched_keys"]
-    assert all(torch.equal(value, alone.state_dict()[name]) for name, value in model.mtpp.state_dict().items())
-    window = random_window(7)
-    assert torch.equal(alone(*window).log_prob, model.mtpp(*window).log_prob)
-    assert alone.config.id2label == LABELS and alone.mean_interval == 2.0
-
-
-def test_the_mtpp_is_frozen_after_loading_too(saved):
-    again, info = EHDDistillerModel.from_pretrained(saved[1], output_loading_info=True)
-    for model in (again, AutoModel.from_pretrained(saved[1]).train()):
-        assert not any(parameter.requires_grad for parameter in model.mtpp.parameters())
-        assert all(p.requires_grad for n, p in model.named_parameters() if not n.startswith("mtpp."))
-        assert not model.mtpp.training
-    assert not info["missing_keys"]
-
-
-def test_a_checkpoint_is_two_safe_files(saved):
-    assert sorted(file.name for file in saved[1].iterdir()) == ["config.json", "model.safetensors"]
-
-
-def test_distiller_and_mtpp_share_no_attribute_name(saved):
-    model, _ = saved
-    outer = {name.split(".")[0] for name in model.state_dict()}
-    inner = {name.split(".")[0] for name in model.mtpp.state_dict()}
-    assert not outer & inner
 
 
 @pytest.mark.parametrize(("dropped", "part"), [("mtpp.", "its MTPP"), ("distill_head.", "weights")])
@@ -530,7 +384,7 @@ def test_a_checkpoint_without_one_of_its_parts_is_refused(saved, tmp_path, dropp
             cls.from_pretrained(tmp_path)
 
 
-def test_a_distiller_from_a_folder_with_an_mtpp_alone_is_refused_with_the_remedy(tmp_path):
+def test_a_folder_with_an_mtpp_alone_is_refused(tmp_path):
     small_mtpp().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="from_mtpp"):
         EHDDistillerModel.from_pretrained(tmp_path)
@@ -543,12 +397,6 @@ def test_half_precision_leaves_the_time_scales_alone(saved):
 
 
 # --- configs
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 1.0, -1.0, 1.5, float("nan"), 0, 1, -1])
-def test_epsilon_must_lie_between_zero_and_one(epsilon):
-    with pytest.raises(ValueError, match=r"epsilon must lie in \(0, 1\)"):
-        EHDDistillerConfig(epsilon=epsilon)
 
 
 @pytest.mark.parametrize(
@@ -571,14 +419,6 @@ def test_epsilon_must_lie_between_zero_and_one(epsilon):
 )
 def test_a_bad_setting_is_refused_with_its_name(config, message):
     with pytest.raises(ValueError, match=message):
-        EHDDistillerConfig(**config)
-
-
-@pytest.mark.parametrize(
-    ("config", "known"), [({"rebuilder": "gates"}, "select.*gate"), ({"conditioning": "none"}, "paper.*survival")]
-)
-def test_an_unknown_kind_is_answered_with_the_known_ones(config, known):
-    with pytest.raises(Exception, match=known):
         EHDDistillerConfig(**config)
 
 

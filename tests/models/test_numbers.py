@@ -10,15 +10,15 @@ from ehd_hf import EHDDistiller, FullyNNConfig, FullyNNModel, dppl, load_events
 from ehd_hf.data.windows import make_whole, make_windows
 from ehd_hf.models.lognormmix import LogNormMixConfig, LogNormMixModel
 from ehd_hf.models.perplexity import log_perplexity
+from ehd_hf.models.window import Window
 from ehd_hf.training.trainer import Trainer, TrainingArguments
-from helpers import random_events, wild
+from helpers import random_events, random_window, wild
 
 GAPS = [0.0, 1e-12, 1e-9, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e9, 1e12]
 SCALES = [1e-9, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e9]
 SIZES = {"num_marks": 3, "embedding_size": 4, "hidden_size": 5, "num_components": 6}
 MODELS = {
     "fullynn": lambda: FullyNNModel(FullyNNConfig(**SIZES)),
-    "fullynn, shared": lambda: FullyNNModel(FullyNNConfig(mark_mode="shared", **SIZES)),
     "lognormmix": lambda: LogNormMixModel(LogNormMixConfig(**SIZES)),
     "lognormmix, interval": lambda: LogNormMixModel(LogNormMixConfig(mark_mode="interval", **SIZES)),
 }
@@ -43,7 +43,7 @@ def parameters_with_gradients(model):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", SCALES)
-def test_gaps_from_0_to_1e12_have_finite_likelihoods_and_gradients_at_every_scale(model, scale, dtype):
+def test_gaps_from_0_to_1e12_have_finite_likelihoods_and_gradients(model, scale, dtype):
     model.fit_time_scale(scale * torch.rand(50, dtype=torch.float64))
     model = model.to(dtype)
     times = torch.tensor(GAPS, dtype=dtype)[:, None].expand(-1, 3).cumsum(1)  # one gap three times, a row for each
@@ -123,20 +123,19 @@ def test_float32_is_within_1e_4_of_float64(model, scale):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_full_history_drops_by_exactly_zero_at_every_scale(model, conditioning, dtype):
     for scale in (1e-9, 1.0, 1e9):
-        times, marks, mask = random_events(3, 9, 3, torch.Generator().manual_seed(4), "none")
-        window = ((scale * times).to(dtype), marks, mask, 4, torch.ones(3, 5, dtype=dtype))
-        assert (dppl(model.to(dtype), *window, conditioning=conditioning) == 0).all()
+        window = random_window(3, 5, 4, 3, 4)
+        window = window._replace(times=(scale * window.times).to(dtype))
+        assert (dppl(model.to(dtype), window, torch.ones(3, 5, dtype=dtype), conditioning=conditioning) == 0).all()
 
 
 def test_rows_do_not_depend_on_batch_size_padding_or_order(model):
     """To 1e-5 in float32: a batched product may add up in another order."""
-    times, marks, mask = random_events(7, 11, 3, torch.Generator().manual_seed(5), "none", torch.float32)
-    together = log_perplexity(model, times, marks, mask, 4)
-    alone = torch.cat([log_perplexity(model, times[i, None], marks[i, None], mask[i, None], 4) for i in range(7)])
+    window = random_window(7, 7, 4, 3, 5, dtype=torch.float32)
+    together = log_perplexity(model, window)
+    alone = torch.cat([log_perplexity(model, window.rows(torch.tensor([row]))) for row in range(7)])
     order = torch.tensor([3, 1, 6, 0, 5, 2, 4])
-    shuffled = log_perplexity(model, times[order], marks[order], mask[order], 4)
-    front = [torch.nn.functional.pad(x, (5, 0)) for x in (times, marks, mask)]
-    padded = log_perplexity(model, *front, 4)
+    shuffled = log_perplexity(model, window.rows(order))
+    padded = log_perplexity(model, Window(*(torch.nn.functional.pad(x, (5, 0)) for x in window[:3]), 4))
     torch.testing.assert_close(alone, together, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(shuffled, together[order], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(padded, together, rtol=1e-5, atol=1e-5)
@@ -200,7 +199,7 @@ def poisoned(model):
 NAMED = {"times": [[0.0, 1.0, 2.0, 3.0]] * 3, "marks": [[0, 1, 0, 1], [0, 2, 0, 1], [1, 1, 1, 1]], "seq_id": [*"abc"]}
 
 
-def test_an_explanation_that_is_no_number_is_refused_by_the_name_of_its_sequence(poisoned):
+def test_an_explanation_that_is_no_number_names_its_sequence(poisoned):
     explainer = EHDDistiller.from_mtpp(poisoned)
     with pytest.raises(ValueError, match="gives none for sequence 'b'. Check its weights"):
         explainer.explain(load_events(NAMED), future=1)
@@ -209,7 +208,7 @@ def test_an_explanation_that_is_no_number_is_refused_by_the_name_of_its_sequence
     assert len(explainer.explain(load_events(NAMED).select([0, 2]), future=1)) == 2
 
 
-def test_training_stops_before_a_step_that_is_no_number_and_names_the_sequences(poisoned, tmp_path):
+def test_training_stops_before_a_loss_that_is_no_number(poisoned, tmp_path):
     data = make_windows(load_events(NAMED), future=1, history=2)
     weights = {name: value.clone() for name, value in poisoned.state_dict().items()}
     args = TrainingArguments(out=str(tmp_path / "run"), steps=3, batch_size=8, progress=False, num_threads=1)

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
+from ehd_hf.models.window import Window
 
-from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.perplexity import (
     dppl,
     dppl_parts,
@@ -13,9 +13,8 @@ from ehd_hf.models.perplexity import (
     keep_gradient,
     log_perplexity,
     log_perplexity_of_masks,
-    split_time,
 )
-from helpers import AdditiveMTPP, PoissonMTPP, random_events, slow_log_prob, wild
+from helpers import AdditiveMTPP, PoissonMTPP, random_window, slow_log_prob, tiny_fullynn
 
 B, S, L, K, C = 3, 5, 7, 4, 6
 CONDITIONINGS = ["paper", "survival"]
@@ -23,9 +22,9 @@ REBUILDERS = ["gate", "select", "compact"]
 BOTH_WAYS = [(c, r) for c in CONDITIONINGS for r in REBUILDERS]
 
 
-def window(times, marks):
+def by_hand(times, marks, num_future):
     times = torch.tensor([times], dtype=torch.float64)
-    return times, torch.tensor([marks]), torch.ones_like(times, dtype=torch.bool)
+    return Window(times, torch.tensor([marks]), torch.ones_like(times, dtype=torch.bool), num_future)
 
 
 def mask_of(*values):
@@ -34,15 +33,16 @@ def mask_of(*values):
 
 @pytest.fixture(scope="module")
 def fullynn():
-    torch.manual_seed(0)
-    config = FullyNNConfig(num_marks=C, embedding_size=5, hidden_size=8, num_components=9, num_layers=2)
-    model = wild(FullyNNModel(config), scale=0.5)
-    return model.requires_grad_(False)
+    return tiny_fullynn(C, scale=0.5, num_layers=2).requires_grad_(False)
 
 
 @pytest.fixture(scope="module")
 def additive():
     return AdditiveMTPP([0.5, 0.2, 0.1], [[0.3, 0.0, 0.7], [0.2, 0.4, 0.1], [0.0, 0.05, 0.9]]).requires_grad_(False)
+
+
+def row_of(window, row):
+    return window.times[row], window.marks[row], window.mask[row], window.num_future
 
 
 def from_scratch(model, times, marks, mask, num_future, keep, conditioning):
@@ -68,78 +68,80 @@ def from_scratch(model, times, marks, mask, num_future, keep, conditioning):
 @pytest.mark.parametrize("rebuilder", REBUILDERS)
 def test_log_perplexity_and_its_drop_of_a_poisson_process_by_hand(rebuilder):
     model = PoissonMTPP([0.5, 0.25])  # 0.75 events per unit of time
-    events = window([1.0, 2.0, 4.0, 5.0, 5.5, 8.0], [0, 1, 0, 1, 0, 1])  # history 1, 2, 4; future 5, 5.5, 8
+    events = by_hand([1.0, 2.0, 4.0, 5.0, 5.5, 8.0], [0, 1, 0, 1, 0, 1], 3)  # history 1, 2, 4; future 5, 5.5, 8
     logs = math.log(0.25) + math.log(0.5) + math.log(0.25)
-    by_hand = -(logs - 0.75 * (1 + 0.5 + 2.5)) / 3
-    assert log_perplexity(model, *events, 3).item() == pytest.approx(by_hand, abs=1e-12)
+    expected = -(logs - 0.75 * (1 + 0.5 + 2.5)) / 3
+    assert log_perplexity(model, events).item() == pytest.approx(expected, abs=1e-12)
     without_last = -(logs - 0.75 * (3 + 0.5 + 2.5)) / 3  # 5 now counts from 2
-    got = log_perplexity(model, *events, 3, mask_of(1, 1, 0), rebuilder=rebuilder)
+    got = log_perplexity(model, events, mask_of(1, 1, 0), rebuilder=rebuilder)
     assert got.item() == pytest.approx(without_last, abs=1e-12)
     drops = {(1, 1, 0): 2.0, (1, 0, 0): 3.0, (0, 0, 0): 4.0, (0, 1, 1): 0.0, (0, 0, 1): 0.0}  # added silence
     for keep, silence in drops.items():
-        drop = dppl(model, *events, 3, mask_of(*keep), rebuilder=rebuilder)
+        drop = dppl(model, events, mask_of(*keep), rebuilder=rebuilder)
         assert drop.item() == pytest.approx(-0.75 * silence / 3, abs=1e-12)
 
 
 @pytest.mark.parametrize("rebuilder", REBUILDERS)
 def test_with_survival_conditioning_no_event_of_a_poisson_process_matters(rebuilder):
     model = PoissonMTPP([0.5, 0.25, 0.125, 1.0, 2.0, 0.75])
-    times, marks, mask = random_events(B, L + K, C, torch.Generator().manual_seed(0), "none")
+    window = random_window(B, L, K, C, 0)
     keep = (torch.rand(S, B, L, generator=torch.Generator().manual_seed(1)) < 0.5).double()
-    drop = dppl(model, times, marks, mask, K, keep, conditioning="survival", rebuilder=rebuilder)
+    drop = dppl(model, window, keep, conditioning="survival", rebuilder=rebuilder)
     assert drop.shape == (S, B) and drop.abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("rebuilder", REBUILDERS)
 def test_the_drop_of_an_additive_process_by_hand(rebuilder):
     model = AdditiveMTPP([0.5, 0.2], [[0.3, 0.1], [0.0, 0.6]])
-    events = window([1.0, 3.0, 4.0, 6.0], [0, 1, 1, 0])  # history 0 at 1, 1 at 3; future 1 at 4, 0 at 6
+    events = by_hand([1.0, 3.0, 4.0, 6.0], [0, 1, 1, 0], 2)  # history 0 at 1, 1 at 3; future 1 at 4, 0 at 6
     full = -(math.log(0.2 + 0.1 + 0.6) - (0.8 + 0.9) * 1 + math.log(0.5 + 0.3) - (0.8 + 1.5) * 2) / 2
-    assert log_perplexity(model, *events, 2).item() == pytest.approx(full, abs=1e-12)
+    assert log_perplexity(model, events).item() == pytest.approx(full, abs=1e-12)
     only_first = -(math.log(0.2 + 0.1) - (0.8 + 0.3) * 3 + math.log(0.5 + 0.3) - (0.8 + 0.9) * 2) / 2
     only_second = -(math.log(0.2 + 0.6) - (0.5 + 0.8) * 1 + math.log(0.5) - (0.5 + 1.4) * 2) / 2
     nothing = -(math.log(0.2) - 0.7 * 4 + math.log(0.5) - (0.5 + 0.8) * 2) / 2
     for keep, rest in (((1, 0), only_first), ((0, 1), only_second), ((0, 0), nothing)):
-        drop = dppl(model, *events, 2, mask_of(*keep), rebuilder=rebuilder)
+        drop = dppl(model, events, mask_of(*keep), rebuilder=rebuilder)
         assert drop.item() == pytest.approx(full - rest, abs=1e-12)
     # Given that nothing happened until 3, the first future interval begins there.
     survived = {(1, 0): only_first - (0.8 + 0.3) * 2 / 2, (0, 0): nothing - 0.7 * 3 / 2, (0, 1): only_second}
     for keep, rest in survived.items():
-        drop = dppl(model, *events, 2, mask_of(*keep), conditioning="survival", rebuilder=rebuilder)
+        drop = dppl(model, events, mask_of(*keep), conditioning="survival", rebuilder=rebuilder)
         assert drop.item() == pytest.approx(full - rest, abs=1e-12)
 
 
 def test_the_marks_of_selected_events_carry_gradients_by_hand():
     model = AdditiveMTPP([0.5, 0.2], [[0.3, 0.1], [0.0, 0.6]])
-    events = window([0.0, 2.0], [0, 1])  # at time 0, so that nothing comes by way of the time
+    events = by_hand([0.0, 2.0], [0, 1], 1)  # at time 0, so that nothing comes by way of the time
     keep = mask_of(1.0).requires_grad_()
-    (slope,) = torch.autograd.grad(dppl(model, *events, 1, keep, rebuilder="select"), keep)
+    (slope,) = torch.autograd.grad(dppl(model, events, keep, rebuilder="select"), keep)
     assert slope.item() == pytest.approx(0.1 / (0.2 + 0.1) - (0.3 + 0.1) * 2, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["times", "marks", "mask", "keep"])
 def test_what_is_no_tensor_is_refused_by_its_name(additive, name):
-    times, marks, mask = window([1.0, 2.0, 3.0], [0, 1, 2])
-    arguments = {"times": times, "marks": marks, "mask": mask, "keep": mask_of(1, 0)}
-    arguments[name] = arguments[name].tolist()
+    window, keep = by_hand([1.0, 2.0, 3.0], [0, 1, 2], 1), mask_of(1, 0)
+    if name == "keep":
+        keep = keep.tolist()
+    else:
+        window = window._replace(**{name: getattr(window, name).tolist()})
     with pytest.raises(ValueError, match=f"made of tensors; got list for {name}"):
-        log_perplexity(additive, num_future=1, **arguments)
+        log_perplexity(additive, window, keep)
 
 
 def test_compaction_shows_the_model_no_more_than_the_events_kept(additive, monkeypatch):
-    times, marks, mask = random_events(B, L + K, 3, torch.Generator().manual_seed(0), "none")
+    window = random_window(B, L, K, 3, 0)
     seen, scored = [], additive.event_log_prob
     monkeypatch.setattr(additive, "event_log_prob", lambda *a, **k: seen.append(a[0].shape[1]) or scored(*a, **k))
     keep = torch.zeros(B, L, dtype=torch.float64)
     keep[:, :2] = 1
-    log_perplexity(additive, times, marks, mask, K, keep, rebuilder="compact")
+    log_perplexity(additive, window, keep, rebuilder="compact")
     assert seen == [2 + K]
 
 
 def test_the_parts_of_the_future_likelihood_add_up():
     model = AdditiveMTPP([0.5, 0.2], [[0.3, 0.1], [0.0, 0.6]])
-    events = window([1.0, 3.0, 4.0, 6.0], [0, 1, 1, 0])
-    output = future_log_prob(model, *events, 2, mask_of(1, 0))
+    events = by_hand([1.0, 3.0, 4.0, 6.0], [0, 1, 1, 0], 2)
+    output = future_log_prob(model, events, mask_of(1, 0))
     assert output.log_prob.shape == (1, 2)
     assert output.mark_log_prob[0].tolist() == pytest.approx([math.log(0.3 / 1.1), math.log(0.8 / 1.7)])
     assert output.time_log_prob[0].tolist() == pytest.approx([math.log(1.1) - 3.3, math.log(1.7) - 3.4])
@@ -155,63 +157,61 @@ def test_the_parts_of_the_future_likelihood_add_up():
 def test_gate_selection_and_re_encoding_agree(request, backbone, conditioning, padding):
     model = request.getfixturevalue(backbone)
     generator = torch.Generator().manual_seed(5)
-    times, marks, mask = random_events(B, L + K, model.config.num_marks, generator, "none")
-    nonsense = 50 * torch.rand(times.shape, generator=generator, dtype=torch.float64)
+    window = random_window(B, L, K, model.config.num_marks, generator)
+    nonsense = 50 * torch.rand(window.times.shape, generator=generator, dtype=torch.float64)
     for row in range(B):
         if padding == "front":
-            mask[row, :row] = False
+            window.mask[row, :row] = False
         elif padding == "middle":
-            mask[row, 2 : 2 + row] = False
+            window.mask[row, 2 : 2 + row] = False
         elif padding == "future":
-            mask[row, L + K - row :] = False
-    times = torch.where(mask, times, nonsense)
+            window.mask[row, L + K - row :] = False
+    window = window._replace(times=torch.where(window.mask, window.times, nonsense))
     keep = (torch.rand(S, B, L, generator=generator) < 0.5).double()
     keep[0], keep[1] = 1, 0
     expected = torch.stack(
         [
-            torch.stack([from_scratch(model, *row, K, kept, conditioning) for *row, kept in zip(*batch, strict=True)])
-            for batch in ((times, marks, mask, sample) for sample in keep)
+            torch.stack([from_scratch(model, *row_of(window, i), kept[i], conditioning) for i in range(B)])
+            for kept in keep
         ]
     )
     for rebuilder in REBUILDERS:
         how = {"conditioning": conditioning, "rebuilder": rebuilder}
-        got = log_perplexity(model, times, marks, mask, K, keep, **how)
+        got = log_perplexity(model, window, keep, **how)
         assert got.shape == (S, B)
         torch.testing.assert_close(got, expected, atol=1e-9, rtol=0)
-        torch.testing.assert_close(
-            log_perplexity(model, times, marks, mask, K, keep[2], **how), got[2], atol=1e-9, rtol=0
-        )
-        drop = dppl(model, times, marks, mask, K, keep, **how)
+        torch.testing.assert_close(log_perplexity(model, window, keep[2], **how), got[2], atol=1e-9, rtol=0)
+        drop = dppl(model, window, keep, **how)
         torch.testing.assert_close(drop, expected[0] - expected, atol=1e-9, rtol=0)
-        full = log_perplexity(model, times, marks, mask, K, conditioning=conditioning)
-        assert torch.equal(drop, dppl(model, times, marks, mask, K, keep, full=full, **how))
+        full = log_perplexity(model, window, conditioning=conditioning)
+        assert torch.equal(drop, dppl(model, window, keep, full=full, **how))
 
 
 @pytest.mark.parametrize(("conditioning", "rebuilder"), BOTH_WAYS)
 def test_further_leading_axes_are_carried_through(fullynn, conditioning, rebuilder):
-    times, marks, mask = random_events(B, L + K, C, torch.Generator().manual_seed(6), "none")
+    window = random_window(B, L, K, C, 6)
     keep = (torch.rand(2, S, B, L, generator=torch.Generator().manual_seed(7)) < 0.5).double()
     how = {"conditioning": conditioning, "rebuilder": rebuilder}
-    together = dppl(fullynn, times, marks, mask, K, keep, **how)
+    together = dppl(fullynn, window, keep, **how)
     assert together.shape == (2, S, B)
-    apart = torch.stack([torch.stack([dppl(fullynn, times, marks, mask, K, x, **how) for x in y]) for y in keep])
+    apart = torch.stack([torch.stack([dppl(fullynn, window, x, **how) for x in y]) for y in keep])
     torch.testing.assert_close(together, apart, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("rebuilder", REBUILDERS)
 def test_one_mask_for_all_windows_is_applied_to_each(additive, rebuilder):
-    times, marks, mask = random_events(B, L + K, 3, torch.Generator().manual_seed(8), "none")
+    window = random_window(B, L, K, 3, 8)
     keep = torch.tensor([1, 0, 1, 1, 0, 0, 1], dtype=torch.float64)
-    got = dppl(additive, times, marks, mask, K, keep, rebuilder=rebuilder)
-    assert torch.equal(got, dppl(additive, times, marks, mask, K, keep.expand(B, L), rebuilder=rebuilder))
+    got = dppl(additive, window, keep, rebuilder=rebuilder)
+    assert torch.equal(got, dppl(additive, window, keep.expand(B, L), rebuilder=rebuilder))
 
 
 @pytest.mark.parametrize("rebuilder", REBUILDERS)
 def test_a_boolean_mask_means_the_same_as_zeros_and_ones(fullynn, rebuilder):
-    times, marks, mask = random_events(B, L + K, C, torch.Generator().manual_seed(8), "none")
+    window = random_window(B, L, K, C, 8)
     keep_mask = torch.rand(S, B, L, generator=torch.Generator().manual_seed(9)) < 0.5
-    got = dppl(fullynn, times, marks, mask, K, keep_mask, rebuilder=rebuilder)
-    assert torch.equal(got, dppl(fullynn, times, marks, mask, K, keep_mask.double(), rebuilder=rebuilder))
+    got = dppl(fullynn, window, keep_mask, rebuilder=rebuilder)
+    assert torch.equal(got, dppl(fullynn, window, keep_mask.double(), rebuilder=rebuilder))
 
 
 # --- edges
@@ -219,63 +219,61 @@ def test_a_boolean_mask_means_the_same_as_zeros_and_ones(fullynn, rebuilder):
 
 @pytest.mark.parametrize(("conditioning", "rebuilder"), BOTH_WAYS)
 def test_the_whole_history_drops_by_exactly_zero(fullynn, conditioning, rebuilder):
-    times, marks, mask = random_events(B, L + K, C, torch.Generator().manual_seed(10), "none")
-    drop = dppl(
-        fullynn, times, marks, mask, K, torch.ones(B, L).double(), conditioning=conditioning, rebuilder=rebuilder
-    )
+    window = random_window(B, L, K, C, 10)
+    drop = dppl(fullynn, window, torch.ones(B, L).double(), conditioning=conditioning, rebuilder=rebuilder)
     # Selection scores the history too: the same numbers, in matrices of another size.
     assert drop.abs().max() <= (0 if rebuilder == "gate" else 1e-14)
 
 
 @pytest.mark.parametrize(("conditioning", "rebuilder"), BOTH_WAYS)
 def test_a_history_of_no_events_at_all_is_accepted(fullynn, conditioning, rebuilder):
-    times, marks, mask = random_events(B, K, C, torch.Generator().manual_seed(11), "none")
+    window = random_window(B, 0, K, C, 11)
     how = {"conditioning": conditioning, "rebuilder": rebuilder}
-    got = log_perplexity(fullynn, times, marks, mask, K, torch.ones(S, B, 0).double(), **how)
-    expected = torch.stack([-slow_log_prob(fullynn, t, m).mean() for t, m in zip(times, marks, strict=True)])
+    got = log_perplexity(fullynn, window, torch.ones(S, B, 0).double(), **how)
+    expected = torch.stack(
+        [-slow_log_prob(fullynn, t, m).mean() for t, m in zip(window.times, window.marks, strict=True)]
+    )
     torch.testing.assert_close(got, expected.expand(S, B), atol=1e-9, rtol=0)
-    assert torch.equal(split_time(times, mask, K), torch.zeros(B, dtype=torch.float64))
-    drop = dppl(fullynn, times, marks, mask, K, torch.ones(B, 0).double(), **how)
+    assert torch.equal(window.split_time, torch.zeros(B, dtype=torch.float64))
+    drop = dppl(fullynn, window, torch.ones(B, 0).double(), **how)
     assert drop.abs().max() <= (0 if rebuilder == "gate" else 1e-14)
 
 
 @pytest.mark.parametrize(("conditioning", "rebuilder"), BOTH_WAYS)
 def test_keeping_nothing_equals_having_had_nothing(fullynn, conditioning, rebuilder):
-    times, marks, mask = random_events(B, L + K, C, torch.Generator().manual_seed(12), "none")
-    got = log_perplexity(
-        fullynn, times, marks, mask, K, torch.zeros(B, L).double(), conditioning=conditioning, rebuilder=rebuilder
-    )
-    future = (x[:, L:] for x in (times, marks, mask))
-    alone = log_perplexity(fullynn, *future, K)
+    window = random_window(B, L, K, C, 12)
+    got = log_perplexity(fullynn, window, torch.zeros(B, L).double(), conditioning=conditioning, rebuilder=rebuilder)
+    alone = log_perplexity(fullynn, Window(*(x[:, L:] for x in window[:3]), K))
     if conditioning == "survival":
-        states, _ = fullynn.encode_history(times[:, :0], marks[:, :0], mask[:, :0], None)
-        alone = alone - fullynn.total_compensator(states[:, 0], times[:, L - 1]) / K
+        states, _ = fullynn.encode_history(window.times[:, :0], window.marks[:, :0], window.mask[:, :0], None)
+        alone = alone - fullynn.total_compensator(states[:, 0], window.times[:, L - 1]) / K
     torch.testing.assert_close(got, alone, atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize(("conditioning", "rebuilder"), BOTH_WAYS)
 def test_one_event_of_history_and_one_of_future(additive, conditioning, rebuilder):
-    events = window([2.0, 3.0], [0, 2])  # 0 adds (0.3, 0, 0.7) to (0.5, 0.2, 0.1)
-    drop = dppl(additive, *events, 1, mask_of(0), conditioning=conditioning, rebuilder=rebuilder)
+    events = by_hand([2.0, 3.0], [0, 2], 1)  # 0 adds (0.3, 0, 0.7) to (0.5, 0.2, 0.1)
+    drop = dppl(additive, events, mask_of(0), conditioning=conditioning, rebuilder=rebuilder)
     silence = 3.0 if conditioning == "paper" else 1.0
-    by_hand = (math.log(0.1) - 0.8 * silence) - (math.log(0.8) - 1.8 * 1)
-    assert drop.item() == pytest.approx(by_hand, abs=1e-12)
+    expected = (math.log(0.1) - 0.8 * silence) - (math.log(0.8) - 1.8 * 1)
+    assert drop.item() == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("rebuilder", REBUILDERS)
 def test_events_tied_with_the_split_are_conditioned_once(additive, rebuilder):
-    events = window([1.0, 4.0, 4.0, 4.0, 4.0, 6.0], [0, 1, 2, 0, 1, 2])  # history ends with two at 4, future begins so
+    events = by_hand(
+        [1.0, 4.0, 4.0, 4.0, 4.0, 6.0], [0, 1, 2, 0, 1, 2], 3
+    )  # history ends with two at 4, future begins so
     for keep in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0), (1, 1, 1)):
-        got = log_perplexity(additive, *events, 3, mask_of(*keep), conditioning="survival", rebuilder=rebuilder)
-        row = (x[0] for x in events)
-        expected = from_scratch(additive, *row, 3, mask_of(*keep)[0], "survival")
+        got = log_perplexity(additive, events, mask_of(*keep), conditioning="survival", rebuilder=rebuilder)
+        expected = from_scratch(additive, *row_of(events, 0), mask_of(*keep)[0], "survival")
         assert got.item() == pytest.approx(expected.item(), abs=1e-12)
 
 
 def test_the_split_is_the_time_of_the_last_real_event_of_the_history():
     times = torch.tensor([[1.0, 3.0, 9.0, 4.0, 5.0], [9.0, 2.0, 2.0, 2.0, 7.0], [8.0, 8.0, 8.0, 1.0, 2.0]])
     mask = torch.tensor([[1, 1, 0, 1, 1], [0, 1, 1, 1, 1], [0, 0, 0, 1, 1]], dtype=torch.bool)
-    assert split_time(times, mask, 2).tolist() == [3.0, 2.0, 0.0]
+    assert Window(times, torch.zeros_like(times).long(), mask, 2).split_time.tolist() == [3.0, 2.0, 0.0]
 
 
 # --- gradients
@@ -286,26 +284,26 @@ def test_the_split_is_the_time_of_the_last_real_event_of_the_history():
 def test_the_drop_is_differentiable_in_a_gate_between_zero_and_one(request, backbone, conditioning):
     model = request.getfixturevalue(backbone)
     generator = torch.Generator().manual_seed(13)
-    times, marks, mask = random_events(2, 5 + 3, model.config.num_marks, generator, "none")
-    mask[1, 1] = False
+    window = random_window(2, 5, 3, model.config.num_marks, generator)
+    window.mask[1, 1] = False
     keep = (0.1 + 0.8 * torch.rand(2, 5, generator=generator, dtype=torch.float64)).requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda keep: dppl(model, times, marks, mask, 3, keep, conditioning=conditioning, rebuilder="gate"), keep
+        lambda keep: dppl(model, window, keep, conditioning=conditioning, rebuilder="gate"), keep
     )
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
 def test_removed_events_get_gradients_by_the_gate_and_none_by_selection(fullynn, conditioning):
     generator = torch.Generator().manual_seed(14)
-    times, marks, mask = random_events(B, L + K, C, generator, "none")
-    mask[0, 0] = False
+    window = random_window(B, L, K, C, generator)
+    window.mask[0, 0] = False
     values = (torch.rand(S, B, L, generator=generator) < 0.5).double()
     gradients = {}
     for rebuilder in ("gate", "select"):
         keep = values.clone().requires_grad_()
-        dppl(fullynn, times, marks, mask, K, keep, conditioning=conditioning, rebuilder=rebuilder).sum().backward()
+        dppl(fullynn, window, keep, conditioning=conditioning, rebuilder=rebuilder).sum().backward()
         gradients[rebuilder] = keep.grad
-    real = mask[:, :L].expand(S, B, L)
+    real = window.mask[:, :L].expand(S, B, L)
     removed, kept = real & (values == 0), real & (values == 1)
     assert (gradients["select"][removed] == 0).all() and (gradients["select"][kept] != 0).any()
     # Nothing that is removed before the last kept event is left out of the gate's gradient.
@@ -313,12 +311,12 @@ def test_removed_events_get_gradients_by_the_gate_and_none_by_selection(fullynn,
     assert all((gradient[~real] == 0).all() for gradient in gradients.values())
 
 
-def test_the_gates_gradient_at_a_removed_event_is_the_slope_of_putting_it_back(additive):
-    events = window([1.0, 3.0, 4.0, 6.0], [0, 1, 2, 0])
+def test_the_gradient_at_a_removed_event_is_the_slope_of_putting_it_back(additive):
+    events = by_hand([1.0, 3.0, 4.0, 6.0], [0, 1, 2, 0], 2)
     keep = mask_of(1, 0).requires_grad_()
-    (slope,) = torch.autograd.grad(dppl(additive, *events, 2, keep).sum(), keep)
+    (slope,) = torch.autograd.grad(dppl(additive, events, keep).sum(), keep)
     step = 1e-6
-    up, down = (dppl(additive, *events, 2, mask_of(1, x)).item() for x in (step, -step))
+    up, down = (dppl(additive, events, mask_of(1, x)).item() for x in (step, -step))
     assert slope[0, 1].item() == pytest.approx((up - down) / (2 * step), abs=1e-6)
 
 
@@ -330,10 +328,10 @@ def test_the_gates_gradient_at_a_removed_event_is_the_slope_of_putting_it_back(a
     [({"conditioning": "papers"}, "paper, survival"), ({"rebuilder": "gates"}, "gate, select, compact")],
 )
 def test_an_unknown_option_is_answered_with_the_known_ones(additive, option, known):
-    events = window([1.0, 2.0], [0, 1])
+    events = by_hand([1.0, 2.0], [0, 1], 1)
     for question in (dppl, log_perplexity, future_log_prob):
         with pytest.raises(ValueError, match=f"must be one of {known}; got '{next(iter(option.values()))}'"):
-            question(additive, *events, 1, mask_of(1), **option)
+            question(additive, events, mask_of(1), **option)
 
 
 # --- the slope of the drop in every gate
@@ -341,9 +339,9 @@ def test_an_unknown_option_is_answered_with_the_known_ones(additive, option, kno
 
 def test_the_slopes_of_an_additive_process_by_hand():
     model = AdditiveMTPP([0.5, 0.5], [[0.5, 0.5], [1.5, 1.5]])  # rates 0.5 (1 + S), influences 1 and 3
-    events = window([1.0, 2.0, 2.0], [0, 1, 0])  # the future comes right at the split: log p = log rate
+    events = by_hand([1.0, 2.0, 2.0], [0, 1, 0], 1)  # the future comes right at the split: log p = log rate
     for first, second in ((1.0, 0.999), (0.5, 0.5), (0.0, 0.25), (1.0, 0.0), (0.0, 0.0)):
-        slopes = keep_gradient(model, *events, 1, mask_of(first, second), conditioning="survival")
+        slopes = keep_gradient(model, events, mask_of(first, second), conditioning="survival")
         total = 1 + first + 3 * second
         # The compensator of the silence up to the split cancels that of the interval, which is the same.
         assert slopes[0].tolist() == pytest.approx([1 / total, 3 / total], abs=1e-12)
@@ -354,62 +352,62 @@ def test_the_slopes_of_an_additive_process_by_hand():
 def test_the_slope_in_a_gate_is_the_finite_difference_of_the_drop(request, backbone, conditioning):
     model = request.getfixturevalue(backbone)
     generator = torch.Generator().manual_seed(15)
-    times, marks, mask = random_events(B, L + K, model.config.num_marks, generator, "none")
-    mask[1, 2], mask[2, L + K - 1] = False, False
+    window = random_window(B, L, K, model.config.num_marks, generator)
+    window.mask[1, 2], window.mask[2, L + K - 1] = False, False
     keep = 0.05 + 0.9 * torch.rand(S, B, L, generator=generator, dtype=torch.float64)
-    slopes = keep_gradient(model, times, marks, mask, K, keep, conditioning=conditioning)
+    slopes = keep_gradient(model, window, keep, conditioning=conditioning)
     assert slopes.shape == (S, B, L) and not slopes.requires_grad and (slopes[:, 1, 2] == 0).all()
     step = 1e-5 * torch.eye(L, dtype=torch.float64)[:, None, None]  # (L, 1, 1, L)
-    up, down = (dppl(model, times, marks, mask, K, x, conditioning=conditioning) for x in (keep + step, keep - step))
+    up, down = (dppl(model, window, x, conditioning=conditioning) for x in (keep + step, keep - step))
     torch.testing.assert_close(slopes, ((up - down) / 2e-5).movedim(0, -1), atol=1e-7, rtol=1e-6)
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
 def test_slopes_need_no_gradient_mode_and_leave_the_model_none(conditioning):
     model = AdditiveMTPP([0.5, 0.2, 0.1], [[0.3, 0.0, 0.7], [0.2, 0.4, 0.1], [0.0, 0.05, 0.9]])
-    times, marks, mask = random_events(B, L + K, 3, torch.Generator().manual_seed(16), "none")
+    window = random_window(B, L, K, 3, 16)
     keep = torch.full((L,), 0.5, dtype=torch.float64, requires_grad=True)
     with torch.no_grad():
-        quiet = keep_gradient(model, times, marks, mask, K, keep, conditioning=conditioning)
+        quiet = keep_gradient(model, window, keep, conditioning=conditioning)
         assert not torch.is_grad_enabled()
-    loud = keep_gradient(model, times, marks, mask, K, keep.expand(B, L), conditioning=conditioning)
+    loud = keep_gradient(model, window, keep.expand(B, L), conditioning=conditioning)
     assert quiet.shape == (B, L) and torch.equal(quiet, loud)  # (L,) means these gates in every window
     assert keep.grad is None and all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_slopes_of_many_masks_are_those_of_each(fullynn):
-    times, marks, mask = random_events(B, L + K, C, torch.Generator().manual_seed(0), "front")
+    window = random_window(B, L, K, C, 0, "front")
     keep = torch.rand(2, S, B, L, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    slopes = keep_gradient(fullynn, times, marks, mask, K, keep)
+    slopes = keep_gradient(fullynn, window, keep)
     assert slopes.shape == keep.shape
     for row in range(2):
         for sample in range(S):
-            alone = keep_gradient(fullynn, times, marks, mask, K, keep[row, sample])
+            alone = keep_gradient(fullynn, window, keep[row, sample])
             torch.testing.assert_close(slopes[row, sample], alone)
 
 
 def test_slopes_of_boolean_gates_and_of_no_events(fullynn):
-    times, marks, mask = random_events(B, L + K, C, torch.Generator().manual_seed(17), "none")
+    window = random_window(B, L, K, C, 17)
     keep_mask = torch.rand(S, B, L, generator=torch.Generator().manual_seed(18)) < 0.5
-    got = keep_gradient(fullynn, times, marks, mask, K, keep_mask)
-    assert torch.equal(got, keep_gradient(fullynn, times, marks, mask, K, keep_mask.double()))
-    alone = (x[:, L:] for x in (times, marks, mask))
-    assert keep_gradient(fullynn, *alone, K, torch.ones(S, B, 0)).shape == (S, B, 0)
+    got = keep_gradient(fullynn, window, keep_mask)
+    assert torch.equal(got, keep_gradient(fullynn, window, keep_mask.double()))
+    alone = Window(*(x[:, L:] for x in window[:3]), K)
+    assert keep_gradient(fullynn, alone, torch.ones(S, B, 0)).shape == (S, B, 0)
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
-def test_slopes_at_hard_gates_are_one_sided_differences_also_for_the_last_event(fullynn, conditioning):
+def test_slopes_at_hard_gates_are_one_sided_differences(fullynn, conditioning):
     generator = torch.Generator().manual_seed(23)
-    times, marks, mask = random_events(B, L + K, C, generator, "none")
+    window = random_window(B, L, K, C, generator)
     keep = torch.ones(B, L, dtype=torch.float64)
     keep[:, 2] = 0
-    slope = keep_gradient(fullynn, times, marks, mask, K, keep, conditioning=conditioning)
-    at = dppl(fullynn, times, marks, mask, K, keep, conditioning=conditioning)
+    slope = keep_gradient(fullynn, window, keep, conditioning=conditioning)
+    at = dppl(fullynn, window, keep, conditioning=conditioning)
     for event in (2, L - 2, L - 1):
         step = 1e-6 if event == 2 else -1e-6  # into [0, 1]
         moved = keep.clone()
         moved[:, event] += step
-        difference = (dppl(fullynn, times, marks, mask, K, moved, conditioning=conditioning) - at) / step
+        difference = (dppl(fullynn, window, moved, conditioning=conditioning) - at) / step
         torch.testing.assert_close(slope[:, event], difference.detach(), rtol=1e-3, atol=1e-5)
 
 
@@ -440,52 +438,52 @@ def parts_from_scratch(model, times, marks, mask, num_future, keep, conditioning
 def test_what_times_and_marks_lose_adds_up_and_agrees_with_re_encoding(request, backbone, conditioning, rebuilder):
     model = request.getfixturevalue(backbone)
     generator = torch.Generator().manual_seed(30)
-    times, marks, mask = random_events(B, L + K, model.config.num_marks, generator, "none")
-    mask[1, 2], mask[2, L + K - 1] = False, False
+    window = random_window(B, L, K, model.config.num_marks, generator)
+    window.mask[1, 2], window.mask[2, L + K - 1] = False, False
     keep = (torch.rand(2, B, L, generator=generator) < 0.5).double()
     keep[1, 0] = 0
     how = {"conditioning": conditioning, "rebuilder": rebuilder}
-    parts = dppl_parts(model, times, marks, mask, K, keep, **how)
+    parts = dppl_parts(model, window, keep, **how)
     assert parts.time.shape == parts.mark.shape == parts.total.shape == (2, B)
-    torch.testing.assert_close(parts.total, dppl(model, times, marks, mask, K, keep, **how), atol=1e-12, rtol=0)
+    torch.testing.assert_close(parts.total, dppl(model, window, keep, **how), atol=1e-12, rtol=0)
     assert torch.equal(parts.total, parts.time + parts.mark) and (parts.mark.abs() > 1e-4).any()
     for row in range(B):
-        events = (times[row], marks[row], mask[row])
-        full = parts_from_scratch(model, *events, K, torch.ones(L), conditioning)
+        events = row_of(window, row)
+        full = parts_from_scratch(model, *events, torch.ones(L), conditioning)
         for sample in range(2):
-            kept = parts_from_scratch(model, *events, K, keep[sample, row], conditioning)
+            kept = parts_from_scratch(model, *events, keep[sample, row], conditioning)
             assert parts.time[sample, row].item() == pytest.approx(kept[0] - full[0], abs=1e-9)
             assert parts.mark[sample, row].item() == pytest.approx(kept[1] - full[1], abs=1e-9)
 
 
 @pytest.mark.parametrize("rebuilder", REBUILDERS)
 def test_the_parts_take_the_masks_that_the_drop_takes(additive, rebuilder):
-    times, marks, mask = random_events(B, L + K, 3, torch.Generator().manual_seed(0), "front")
+    window = random_window(B, L, K, 3, 0, "front")
     drawn = torch.rand(2, S, B, L, generator=torch.Generator().manual_seed(1))
     masks = [(drawn < 0.5).double(), (drawn[0, 0] < 0.5).double(), (drawn[0, 0, 0] < 0.5).double()]
     masks += [drawn.double()] if rebuilder == "gate" else []  # in between too
     for keep in masks:
-        parts = dppl_parts(additive, times, marks, mask, K, keep, rebuilder=rebuilder)
-        torch.testing.assert_close(parts.total, dppl(additive, times, marks, mask, K, keep, rebuilder=rebuilder))
+        parts = dppl_parts(additive, window, keep, rebuilder=rebuilder)
+        torch.testing.assert_close(parts.total, dppl(additive, window, keep, rebuilder=rebuilder))
 
 
 def test_times_and_marks_apart_by_hand():
     model = AdditiveMTPP([0.5, 0.2], [[0.3, 0.1], [0.0, 0.6]])
-    events = window([1.0, 3.0, 4.0, 6.0], [0, 1, 1, 0])  # history 0 at 1, 1 at 3; future 1 at 4, 0 at 6
-    parts = dppl_parts(model, *events, 2, mask_of(1, 0))
+    events = by_hand([1.0, 3.0, 4.0, 6.0], [0, 1, 1, 0], 2)  # history 0 at 1, 1 at 3; future 1 at 4, 0 at 6
+    parts = dppl_parts(model, events, mask_of(1, 0))
     mark = (math.log(0.3 / 1.1) + math.log(0.8 / 1.7)) - (math.log(0.9 / 1.7) + math.log(0.8 / 2.3))
     time = (math.log(1.1) - 3.3 + math.log(1.7) - 3.4) - (math.log(1.7) - 1.7 + math.log(2.3) - 4.6)
     assert parts.mark.item() == pytest.approx(mark / 2, abs=1e-12)
     assert parts.time.item() == pytest.approx(time / 2, abs=1e-12)
-    survived = dppl_parts(model, *events, 2, mask_of(1, 0), conditioning="survival")
+    survived = dppl_parts(model, events, mask_of(1, 0), conditioning="survival")
     assert survived.mark.item() == parts.mark.item()  # the silence is a matter of times
     assert survived.time.item() == pytest.approx((time + 1.1 * 2) / 2, abs=1e-12)
 
 
 def test_a_poisson_process_loses_nothing_of_its_marks():
     model = PoissonMTPP([0.5, 0.25])
-    events = window([1.0, 2.0, 4.0, 5.0, 5.5, 8.0], [0, 1, 0, 1, 0, 1])
-    parts = dppl_parts(model, *events, 3, mask_of(1, 1, 0))
+    events = by_hand([1.0, 2.0, 4.0, 5.0, 5.5, 8.0], [0, 1, 0, 1, 0, 1], 3)
+    parts = dppl_parts(model, events, mask_of(1, 1, 0))
     assert parts.mark.item() == 0 and parts.time.item() == pytest.approx(-0.75 * 2 / 3, abs=1e-12)
 
 
@@ -496,24 +494,22 @@ def test_a_poisson_process_loses_nothing_of_its_marks():
 @pytest.mark.parametrize("max_rows", [1, 4, 13, 512])
 def test_many_masks_give_what_each_gives_by_itself_in_any_order(fullynn, conditioning, max_rows):
     generator = torch.Generator().manual_seed(31)
-    times, marks, mask = random_events(B, L + K, C, generator, "none")
-    mask[0, [0, 3]], mask[1, L + K - 1] = False, False
+    window = random_window(B, L, K, C, generator)
+    window.mask[0, [0, 3]], window.mask[1, L + K - 1] = False, False
     windows = torch.randint(B, (13,), generator=generator)
     keep_mask = torch.rand(13, L, generator=generator) < torch.rand(13, 1, generator=generator)
     keep_mask[0], keep_mask[1] = True, False
     how = {"conditioning": conditioning, "max_rows": max_rows}
-    got = log_perplexity_of_masks(fullynn, times, marks, mask, K, keep_mask, windows, **how)
+    got = log_perplexity_of_masks(fullynn, window, keep_mask, windows, **how)
     assert got.shape == (13,) and not got.requires_grad
     for row, index in enumerate(windows.tolist()):
-        one = (x[index : index + 1] for x in (times, marks, mask))
-        alone = log_perplexity(fullynn, *one, K, keep_mask[row : row + 1].double(), conditioning=conditioning)
+        one = window.rows(slice(index, index + 1))
+        alone = log_perplexity(fullynn, one, keep_mask[row : row + 1].double(), conditioning=conditioning)
         assert got[row].item() == pytest.approx(alone.item(), abs=1e-9)
     order = torch.randperm(13, generator=generator)
-    shuffled = log_perplexity_of_masks(fullynn, times, marks, mask, K, keep_mask[order], windows[order], **how)
+    shuffled = log_perplexity_of_masks(fullynn, window, keep_mask[order], windows[order], **how)
     torch.testing.assert_close(shuffled, got[order], atol=1e-12, rtol=0)
-    none = log_perplexity_of_masks(fullynn, times, marks, mask, K, keep_mask[:0], windows[:0], **how)
+    none = log_perplexity_of_masks(fullynn, window, keep_mask[:0], windows[:0], **how)
     assert none.shape == (0,)
     if conditioning == "paper":  # the default
-        assert torch.equal(
-            log_perplexity_of_masks(fullynn, times, marks, mask, K, keep_mask, windows, max_rows=max_rows), got
-        )
+        assert torch.equal(log_perplexity_of_masks(fullynn, window, keep_mask, windows, max_rows=max_rows), got)

@@ -54,7 +54,7 @@ def test_compaction_equals_deletion_in_a_loop(shape, padding):
         assert torch.equal(rebuilt.times, times.gather(1, rebuilt.order))
 
 
-def test_nothing_deleted_changes_nothing_and_everything_deleted_leaves_no_event():
+def test_deleting_nothing_and_deleting_everything():
     times, marks, mask = random_events(3, 7, 6, torch.Generator().manual_seed(0), "none")
     whole = compact(times, marks, mask, torch.ones_like(mask))
     assert torch.equal(whole.times, times) and torch.equal(whole.marks, marks) and whole.mask.all()
@@ -104,7 +104,7 @@ def test_gradients_of_select_reach_kept_events_only():
     assert torch.equal(by_mark, kept.double())
 
 
-def test_events_pulled_up_to_the_future_keep_their_order_and_what_is_empty_is_cut_off():
+def test_events_pulled_up_to_the_future_keep_their_order():
     # Long enough for a sort that is not stable to show it.
     generator = torch.Generator().manual_seed(4)
     times, marks, mask = random_events(3, 300, 6, generator, "anywhere")
