@@ -20,14 +20,14 @@ from ..models.distiller import DistillerModel
 from ..models.perplexity import Conditioning
 from ..models.point_process import MTPPModel
 from ..solvers.base import OTHERS, Explains, Objective, RankedBy, Solver, available_solvers, get_solver
-from ..solvers.refine import PRUNE
+from ..solvers.refine import PRUNING
 from .scores import BATCH_SIZE, DISTILLER, Answers, check_vocabulary, in_double, solver_answers
 from .statistics import mean_interval
 
 Row = dict[str, Any]
 
 # What may follow a plus sign: options of `solvers.refine`.
-REFINEMENTS: dict[str, dict[str, Any]] = {"drop": {"max_swaps": 0}, "prune": PRUNE, "swap": {"max_swaps": 4}}
+REFINEMENTS: dict[str, dict[str, Any]] = {"drop": {"max_swaps": 0}, "prune": PRUNING, "swap": {"max_swaps": 4}}
 
 
 def get_method(spec: str, distiller: DistillerModel | None = None) -> Solver:
