@@ -491,7 +491,8 @@ def two_processes(tmp_path_factory):
     train_all(runs["one"])
     script = folder / "train_all.py"
     script.write_text("import json, sys\nfrom test_training import train_all\ntrain_all(json.loads(sys.argv[1]))\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("src", "tests", "tests/training"))}
+    path = os.pathsep.join(str(ROOT / part) for part in ("src", "tests", "tests/training"))
+    environment = {**os.environ, "PYTHONPATH": path}
     # As a user on a machine without a GPU would run it: nothing but torchrun says that there are two.
     environment = {k: v for k, v in environment.items() if not k.startswith("ACCELERATE")}
     environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
