@@ -91,8 +91,9 @@ def evaluate(arguments: argparse.Namespace, command: str) -> None:
     find_rows = importlib.import_module(f"tasks.{TASKS[arguments.tasks[0]]}").find_rows
     rows = []
     with locked(arguments.out) if arguments.out else nullcontext():
-        known = read_rows(arguments.out) if arguments.out else ()
-        done = {tuple(row.get(part) for part in key): row for row in known}
+        done = {
+            tuple(row.get(part) for part in key): row for row in (read_rows(arguments.out) if arguments.out else ())
+        }
         for row in find_rows(arguments, lambda asked: done.get(tuple(asked.get(part) for part in key))):
             rows.append(row)
             if arguments.out and tuple(row.get(part) for part in key) not in done:

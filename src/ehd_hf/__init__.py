@@ -21,7 +21,8 @@ _HOMES = {
     "models.ranking": ["RankingDistillerConfig", "RankingDistillerModel"],
     "evaluation.answers": ["compare"],
     "explain.explanation": ["Explanation"],
-    "explain.explainer": ["EHDDistiller", "list_pretrained", "load_example"],
+    "explain.explainer": ["EHDDistiller", "load_example"],
+    "hub.fetch": ["list_pretrained"],
     "solvers.base": ["Solver"],
     "training.trainer": ["Trainer", "TrainingArguments"],
 }
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     from .data.windows import make_windows as make_windows
     from .evaluation.answers import compare as compare
     from .explain.explainer import EHDDistiller as EHDDistiller
-    from .explain.explainer import list_pretrained as list_pretrained
     from .explain.explainer import load_example as load_example
     from .explain.explanation import Explanation as Explanation
+    from .hub.fetch import list_pretrained as list_pretrained
     from .models.distiller import DistillerModel as DistillerModel
     from .models.ehd import EHDDistillerConfig as EHDDistillerConfig
     from .models.ehd import EHDDistillerModel as EHDDistillerModel

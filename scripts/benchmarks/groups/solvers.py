@@ -12,9 +12,11 @@ from torch import Tensor
 from ehd_hf import EHDDistiller
 from ehd_hf.data.synthetic import simulated_splits
 from ehd_hf.data.windows import WindowStore, make_windows
-from ehd_hf.evaluation.scores import distiller_answers, solver_answers
+from ehd_hf.evaluation.answers import Answers, answer_windows, objectives, solver_answers
+from ehd_hf.models.distiller import DistillerModel
 from ehd_hf.models.point_process import MTPPModel
-from ehd_hf.solvers.base import AtSize, Objective, Reaches, get_solver
+from ehd_hf.models.window import Window
+from ehd_hf.solvers.base import AtSize, Objective, Reaches, SolverResult, get_solver
 from groups import Row, summarize, time_interleaved
 from groups.distiller import FUTURE, HISTORY, make_batch, make_distiller
 
@@ -58,7 +60,7 @@ def against_plain(repeats: int, size: int = SIZE, num_windows: int = 64) -> Iter
     found: dict[str, Any] = {}
 
     def ours() -> None:
-        objective = Objective(mtpp, batch["times"], batch["marks"], batch["mask"], FUTURE)
+        objective = Objective(mtpp, Window(batch["times"], batch["marks"], batch["mask"], FUTURE))
         found["ours"] = get_solver("greedy_search").solve(objective, AtSize(size))
 
     def plain(as_listed: bool) -> None:
@@ -73,6 +75,17 @@ def against_plain(repeats: int, size: int = SIZE, num_windows: int = 64) -> Iter
     yield summarize(f"{name}: {slow}, H_l alone / batch {num_windows}", same * num_windows / batched, ">= 20")
     apart = abs(found["plain"][1] - float(found["ours"].dppl_left[0]))
     yield summarize("greedy search, difference of dppl_left between these two", [apart], "< 1e-5")
+
+
+def distiller_answers(distiller: DistillerModel, windows: WindowStore, batch_size: int = 250) -> Answers:
+    """The distiller's own masks, and what they are worth."""
+
+    def answer(objective: Objective, rows: slice) -> SolverResult:
+        chosen, _ = distiller.distill(objective.window)
+        values = objective.dppl_left(chosen), objective.dppl_distilled(chosen)
+        return SolverResult(chosen, *values, objective.num_evaluations, torch.ones_like(chosen[:, 0]))
+
+    return answer_windows(answer, objectives(distiller.mtpp, windows, distiller.config.conditioning, batch_size))
 
 
 def against_distiller(repeats: int, num_windows: int = 128, num_single: int = 4) -> Iterator[Row]:
@@ -93,9 +106,9 @@ def against_distiller(repeats: int, num_windows: int = 128, num_single: int = 4)
             distiller_answers(distiller, some, batch_size=batch_size)
 
         sizes, left, distilled = (torch.from_numpy(x) for x in (own.sizes, own.dppl_left, own.dppl_distilled))
-        rules: dict[str, Callable[[slice], Any]] = {
-            "EHED": lambda rows, sizes=sizes: AtSize(sizes[rows]),
-            "EMHD": lambda rows, left=left, distilled=distilled: Reaches(left[rows], distilled[rows]),
+        rules: dict[str, Callable[[Objective, slice], Any]] = {
+            "EHED": lambda objective, rows, sizes=sizes: AtSize(sizes[rows]),
+            "EMHD": lambda objective, rows, left=left, distilled=distilled: Reaches(left[rows], distilled[rows]),
         }
         questions = [(task, name) for name in ("random_distillation", "greedy_search", "recency") for task in rules]
 

@@ -3,8 +3,26 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from transformers import AutoModel
+
+import ehd_hf.models  # noqa: F401  # registers the model types
+from ehd_hf.data.sequences import EventSequences
+from ehd_hf.data.sources import load_source, with_jitter
+from ehd_hf.data.synthetic import simulated_splits
+from ehd_hf.data.windows import load_windows
+from ehd_hf.evaluation.answers import DISTILLER, get_method
+from ehd_hf.evaluation.scores import checkpoint_stamp, events_digest
+from ehd_hf.models.distiller import DistillerModel
+from ehd_hf.solvers.base import Solver, available_solvers, get_solver
+
+Row = dict[str, Any]
+Cache = Callable[[Row], Row | None]
 
 # What identifies a row; what a row does not have counts as None.
 KEY = (
@@ -16,11 +34,6 @@ KEY = (
 
 def load_data(arguments: Namespace, *needed: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Event sequences by split, and what identifies them in a row."""
-    from ehd_hf.data.sources import load_source, with_jitter
-    from ehd_hf.data.synthetic import simulated_splits
-    from ehd_hf.data.windows import load_windows
-    from ehd_hf.evaluation.scores import events_digest
-
     kind, _, process = arguments.data.partition(":")
     exported = Path(arguments.data) / "sequences"  # a folder of windows holds the events they were made of
     if kind == "simulated":
@@ -44,15 +57,11 @@ def load_data(arguments: Namespace, *needed: str) -> tuple[dict[str, Any], dict[
 
 def load_model_windows(arguments: Namespace, folder: Path) -> tuple[Any, Any, dict[str, Any]]:
     """A distiller, windows of its own (K, L) unless --pair says otherwise, and what identifies both in a row."""
-    from ehd_hf import EHDDistiller
-    from ehd_hf.data.windows import load_windows
-    from ehd_hf.evaluation.scores import checkpoint_stamp, renumber_marks
-
     splits, stamp = load_data(arguments, "test" if arguments.split == "test_sampled" else arguments.split)
-    distiller: Any = EHDDistiller.from_pretrained(folder).model
+    distiller = load_distiller(folder)
     pair = arguments.pair or f"{distiller.config.future}-{distiller.config.history}"
-    known = distiller.config.mtpp_config.id2label
-    events = {split: renumber_marks(sequences, known) for split, sequences in splits.items()}
+    names = distiller.config.mtpp_config.id2label
+    events = {split: renumber_marks(sequences, names) for split, sequences in splits.items()}
     windows = load_windows(events, pair, split=arguments.split)
     if arguments.first:
         windows = windows.select(range(min(arguments.first, len(windows))))
@@ -61,3 +70,33 @@ def load_model_windows(arguments: Namespace, folder: Path) -> tuple[Any, Any, di
         windows = windows.sample_sequences(arguments.limit) if alone else windows.sample(arguments.limit)
     stamp |= checkpoint_stamp(folder) | {"model": folder.resolve().name, "limit": arguments.limit}
     return distiller, windows, stamp | ({"first": arguments.first} if arguments.first else {})
+
+
+def load_distiller(folder: Path) -> Any:
+    """The distiller in a folder."""
+    checkpoint_stamp(folder)  # a folder without a model is refused by name
+    model = AutoModel.from_pretrained(folder)
+    if not isinstance(model, DistillerModel):
+        raise ValueError(f"{folder} must hold a distiller; got a {type(model).__name__}. Train one on it first.")
+    return model.eval()
+
+
+def renumber_marks(sequences: EventSequences, id2label: Mapping[int, str]) -> EventSequences:
+    """The same events, their marks numbered as in `id2label`, if it has the same names; else as they are."""
+    number = {label: mark for mark, label in id2label.items()}
+    if len(number) != len(id2label) or sorted(sequences.id2label.values()) != sorted(number):
+        return sequences
+    order = np.array([number[sequences.id2label[mark]] for mark in range(sequences.num_marks)])
+    return replace(sequences, marks=order[sequences.marks], id2label=dict(id2label))
+
+
+def get_ranking(spec: str, distiller: DistillerModel | None = None) -> Solver:
+    """The solver of `get_method`, where an order of all events is needed, not a set of them."""
+    solver = get_method(spec, distiller)
+    if not solver.orders:
+        orders = [name for name in available_solvers() if get_solver(name).orders]
+        raise ValueError(
+            f"an order of all events is needed, as {DISTILLER}, {', '.join(orders)} give one; got {spec!r}, which "
+            "finds sets of events. Leave it out."
+        )
+    return solver

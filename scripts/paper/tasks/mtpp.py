@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from . import load_data
+from transformers import AutoModel
+
+from ehd_hf import __version__
+from ehd_hf.data.synthetic import PROCESSES
+from ehd_hf.data.windows import parse_pair
+from ehd_hf.evaluation.scores import TRUE_PROCESS, check_marks, checkpoint_stamp, evaluate_mtpp, trivial_baselines
+
+from . import Cache, Row, load_data
 
 
-def find_rows(arguments: Namespace, known: Callable[[dict[str, Any]], Any]) -> Iterator[dict[str, Any]]:
+def find_rows(arguments: Namespace, cache: Cache) -> Iterator[Row]:
     """A row per baseline, for the true process if there is one, and per model."""
-    from transformers import AutoModel
-
-    import ehd_hf.models  # noqa: F401  # registers the model types
-    from ehd_hf import __version__
-    from ehd_hf.data.synthetic import PROCESSES
-    from ehd_hf.data.windows import parse_pair
-    from ehd_hf.evaluation.scores import TRUE_PROCESS, check_marks, checkpoint_stamp, evaluate_mtpp, trivial_baselines
-
     pair = None if arguments.pair is None else parse_pair(arguments.pair)
     checkpoints = {str(folder): checkpoint_stamp(folder) for folder in arguments.model}
     splits, stamp = load_data(arguments, "train", arguments.split)
@@ -30,7 +29,7 @@ def find_rows(arguments: Namespace, known: Callable[[dict[str, Any]], Any]) -> I
         check_marks(name, model, splits[arguments.split])
     for name, model in models.items():
         identity = stamp | checkpoints.get(name, {"checkpoint": None, "seed": None})
-        row = known(identity | {"task": "mtpp", "pair": arguments.pair, "model": name, "version": __version__})
+        row = cache(identity | {"task": "mtpp", "pair": arguments.pair, "model": name, "version": __version__})
         if row is not None:
             yield row
         else:

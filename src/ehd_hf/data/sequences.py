@@ -157,25 +157,27 @@ class EventSequences:
         """(N,) time since the event before; 0 for the first of a sequence whose start is unknown."""
         return self.times - self.previous_times()
 
-    def timestamps(self, index: int) -> np.ndarray | None:
-        """Moments of one sequence's events as datetime64[ns], exact to the microsecond; None if times were numbers."""
+    def timestamps(self, index: int | None = None) -> np.ndarray | None:
+        """Timestamps of one sequence's events, or of all, as datetime64[ns], exact to the microsecond; None if times
+        were numbers."""
         if self.epochs is None:
             return None
-        # Float64 carries some tens of years with an error below a microsecond: rounding there gives the source back.
-        microseconds = np.rint(self[index][0] * (unit_in_nanoseconds(self.time_unit or "s") / 1000)).astype(
-            "timedelta64[us]"
-        )
-        moments = self.epochs[index] + microseconds.astype("timedelta64[ns]")
+        times, epochs = self.times, np.repeat(self.epochs, self.lengths) if index is None else self.epochs[index]
+        times = times if index is None else self[index][0]
+        # float64 is exact to the microsecond for decades, so rounding restores the source's timestamps.
+        unit = unit_in_nanoseconds(self.time_unit or "s")
+        timestamps = epochs + np.rint(times * (unit / 1000)).astype("timedelta64[us]").astype("timedelta64[ns]")
         if self.resolution is None:
-            return moments
-        step = round(self.resolution * unit_in_nanoseconds(self.time_unit or "s"))
-        return (moments.astype(np.int64) // step * step).astype("datetime64[ns]")
+            return timestamps
+        step = round(self.resolution * unit)
+        return (timestamps.astype(np.int64) // step * step).astype("datetime64[ns]")
 
-    def shown_times(self, index: int) -> np.ndarray:
-        """Times of one sequence's events as the source gives them: moments, or numbers."""
-        moments, times = self.timestamps(index), self[index][0]
-        if moments is not None:
-            return moments
+    def shown_times(self, index: int | None = None) -> np.ndarray:
+        """Times of one sequence's events, or of all, as the source gives them: timestamps, or numbers."""
+        timestamps = self.timestamps(index)
+        if timestamps is not None:
+            return timestamps
+        times = self.times if index is None else self[index][0]
         return times if self.resolution is None else np.floor(times / self.resolution) * self.resolution
 
     def select(self, indices: Sequence[int] | np.ndarray) -> EventSequences:

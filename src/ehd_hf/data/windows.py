@@ -1,25 +1,135 @@
-"""Sliding windows over event sequences: one history of L events and the K events after it.
+"""Windows on event sequences: the only file that cuts, pads and batches.
 
-The stores keep the sequences once and make batches by index, in one gather. `export_windows` writes the same windows
-as Parquet with a card, for `datasets.load_dataset(folder, "15-40")`; `load_windows` reads events or such a folder.
+A window is a history of L events and the K events after it; its clock starts at the event before it, or at the
+sequence's start. `Spans` are windows of any lengths on flat events; the stores serve training and evaluation by index,
+in one gather.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
-from .sequences import EventBatch, EventSequences, load_events
+from .sequences import EventSequences, load_events
 from .sources import load_source
 
 SAMPLED_WINDOWS, SAMPLED_SEED = 5_000, 0  # test_sampled
+EVENTS_PER_BATCH = 100_000  # padding included
+
+
+# --- windows of any lengths
+
+
+class Spans(NamedTuple):
+    """W windows on flat `times` and `marks` (N,). The rest is (W,): where a window begins there, its length, how many
+    of its last events are the future, its clock's origin, its sequence's number, where it begins in that."""
+
+    times: np.ndarray
+    marks: np.ndarray
+    first: np.ndarray
+    lengths: np.ndarray
+    num_future: np.ndarray
+    origins: np.ndarray
+    sequence: np.ndarray
+    offset: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def rows(self, index: Any) -> Spans:
+        """The windows at `index`, an array or a slice."""
+        return Spans(self.times, self.marks, *(column[index] for column in self[2:]))
+
+    def compact(self) -> Spans:
+        """Without the events that no window has; for windows that do not overlap."""
+        where = runs(self.first, self.lengths)
+        first = np.cumsum(self.lengths) - self.lengths
+        return self._replace(times=self.times[where], marks=self.marks[where], first=first)
+
+    def batches(self) -> Iterator[np.ndarray]:
+        """Numbers of windows that fill a batch with little padding and bounded memory."""
+        batch: list[int] = []
+        longest = [0, 0]  # history and future of the batch: what it is padded to
+        for index in np.lexsort((self.lengths, self.num_future)).tolist():
+            future = int(self.num_future[index])
+            padded = [max(longest[0], int(self.lengths[index]) - future), max(longest[1], future)]
+            if batch and (len(batch) + 1) * sum(padded) > EVENTS_PER_BATCH:
+                yield np.array(batch)
+                batch, padded = [], [int(self.lengths[index]) - future, future]
+            longest = padded
+            batch.append(index)
+        if batch:
+            yield np.array(batch)
+
+    def tensors(self, device: torch.device | None = None) -> tuple[Tensor, Tensor, Tensor, int]:
+        """times (float64), marks, mask (B, L + K) and K: the split stands at the same place in every row, padding
+        before and behind."""
+        num_history = self.lengths - self.num_future
+        step = np.arange(num_history.max() + self.num_future.max()) - (num_history.max() - num_history)[:, None]
+        mask = (step >= 0) & (step < self.lengths[:, None])  # (B, L + K)
+        where = self.first[:, None] + step.clip(0, self.lengths[:, None] - 1)
+        # In float64 up to here: float32 would lose small intervals far from zero.
+        times = np.where(step < 0, 0.0, self.times[where] - self.origins[:, None])
+        marks = np.where(mask, self.marks[where], 0)
+        padded = (torch.from_numpy(array).to(device) for array in (times, marks, mask))
+        return (*padded, int(self.num_future.max()))  # type: ignore[return-value]
+
+
+def ends(events: EventSequences, future: int | np.ndarray, history: int | None) -> Spans:
+    """The last events of each sequence, split into `history` events (all there are if None) and the `future`, a
+    number for all sequences or (S,)."""
+    num_future = np.broadcast_to(future, len(events)).astype(np.int64)
+    lengths = events.lengths if history is None else np.minimum(events.lengths, num_future + history)
+    first = events.offsets[1:] - lengths
+    origins = events.previous_times()[first]
+    return Spans(
+        events.times,
+        events.marks,
+        first,
+        lengths,
+        num_future,
+        origins,
+        np.arange(len(events)),
+        events.lengths - lengths,
+    )
+
+
+def slides(events: EventSequences, future: int, history: int) -> Spans:
+    """Every window of `history` and `future` events; none where all sequences are shorter."""
+    if not len(events) or events.lengths.max() < future + history:
+        nothing = np.zeros(0, np.int64)
+        return Spans(events.times, events.marks, *(nothing,) * 6)
+    store = make_windows(events, future=future, history=history)
+    length, number = np.full(len(store), future + history), np.full(len(store), future)
+    where = (store.sequence_index, store.window_offset)
+    return Spans(events.times, events.marks, store.first, length, number, store.origins, *where)
+
+
+def pad_rows(
+    events: EventSequences, first: np.ndarray, count: np.ndarray, origins: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Times from each row's origin, marks and mask (B, T) of stretches of `count` (B,) events, padded behind; padding
+    repeats the last time. Also where each event stands among all, (B, T)."""
+    step = np.arange(count.max())
+    mask = step < count[:, None]
+    where = first[:, None] + np.minimum(step, count[:, None] - 1)
+    return events.times[where] - origins[:, None], events.marks[where] * mask, mask, where
+
+
+def runs(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """begin[i], begin[i] + 1, ... (count[i] of them) for every i, joined."""
+    return np.arange(count.sum()) + np.repeat(begin - np.cumsum(count) + count, count)
+
+
+# --- stores
 
 
 class EventStore(Dataset[dict[str, torch.Tensor]]):
@@ -140,11 +250,12 @@ class CropStore(EventStore):
 
     def __getitems__(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> dict[str, torch.Tensor]:
         rows = np.asarray(indices)
-        spans = self.first[rows], self.count[rows], self.origins[rows]
-        batch = EventBatch.from_spans(self.sequences.times, self.sequences.marks, *spans)
-        loss_mask = batch.mask.clone()
-        loss_mask[:, 0] = torch.from_numpy(~self.no_interval[rows])
-        return {"times": batch.times, "marks": batch.marks, "mask": batch.mask, "loss_mask": loss_mask}
+        times, marks, mask, _ = pad_rows(self.sequences, self.first[rows], self.count[rows], self.origins[rows])
+        loss_mask = mask.copy()
+        loss_mask[:, 0] = ~self.no_interval[rows]
+        # The difference was taken in float64: float32 would lose small intervals far from zero.
+        batch = {"times": times.astype(np.float32), "marks": marks, "mask": mask, "loss_mask": loss_mask}
+        return {name: torch.from_numpy(values) for name, values in batch.items()}
 
 
 def make_windows(sequences: EventSequences, *, future: int, history: int) -> WindowStore:
@@ -173,7 +284,7 @@ def make_windows(sequences: EventSequences, *, future: int, history: int) -> Win
             f"{lengths.max()}. Choose a smaller history or future."
         )
     count = np.where(lengths == window, 1, np.maximum(lengths - window, 0))
-    first = _runs(sequences.offsets[:-1] + (lengths > window), count)
+    first = runs(sequences.offsets[:-1] + (lengths > window), count)
     return WindowStore(sequences, first, history=history, future=future, num_too_short=int((lengths < window).sum()))
 
 
@@ -192,19 +303,8 @@ def make_crops(sequences: EventSequences, *, length: int, min_events: int | None
         )
     lengths = sequences.lengths
     positions = lengths - np.minimum(fewest, lengths) + 1
-    first = _runs(sequences.offsets[:-1], positions)
+    first = runs(sequences.offsets[:-1], positions)
     return CropStore(sequences, first, np.minimum(np.repeat(sequences.offsets[1:], positions) - first, length))
-
-
-def make_whole(sequences: EventSequences, max_length: int | None = None) -> CropStore:
-    """One item per sequence, in full or its first `max_length` events."""
-    _check_sequences(sequences)
-    if max_length is not None and not _is_count(max_length):
-        raise ValueError(f"max_length must be at least 1; got {max_length!r}. Leave it out for whole sequences.")
-    lengths = sequences.lengths
-    return CropStore(
-        sequences, sequences.offsets[:-1], lengths if max_length is None else lengths.clip(max=max_length)
-    )
 
 
 def _is_count(value: Any) -> bool:
@@ -217,11 +317,6 @@ def _check_sequences(sequences: Any) -> None:
         raise ValueError(f"windows are cut from EventSequences; got {kind}. Make them with load_events.")
     if len(sequences) == 0:
         raise ValueError("windows need at least one sequence; got none. Check what was selected.")
-
-
-def _runs(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """begin[i], begin[i] + 1, ... (count[i] of them) for every i, joined."""
-    return np.arange(count.sum()) + np.repeat(begin - np.cumsum(count) + count, count)
 
 
 def parse_pair(name: str) -> tuple[int, int]:

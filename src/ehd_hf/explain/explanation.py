@@ -5,28 +5,54 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from ..files import replaced_when_done
+from ..models.question import MARGIN, Question
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Status = Literal["explained", "explains_nothing", "infeasible"]
 
-# How clearly a target must be met to count as certified: more than rounding can undo.
-MARGIN = 1e-5
 # Longer lists of events are cut in the text; tables hold them all.
 _EVENTS_IN_TEXT = 8
-EXPLANATION_FILES = (".parquet", ".jsonl", ".csv")
-_EXPLANATIONS_AT_ONCE = 200
+# The one list of fields: what a row of many explanations holds, and its Arrow type. "time" is a number or a timestamp;
+# a list is written in brackets.
+FIELDS = {
+    "seq_id": "text",
+    "window": "int64",
+    "num_history": "int32",
+    "num_future": "int32",
+    "num_distilled": "int32",
+    "positions": ["int32"],
+    "times": ["time"],
+    "marks": ["text"],
+    "scores": ["float64"],
+    "future_times": ["time"],
+    "future_marks": ["text"],
+    "dppl_left": "float64",
+    "dppl_left_time": "float64",
+    "dppl_left_mark": "float64",
+    "dppl_distilled": "float64",
+    "dppl_empty": "float64",
+    "ds": "float64",
+    "explained_share": "float64",
+    "epsilon": "float64",
+    "share": "float64",
+    "asked_size": "int32",
+    "delta": "float64",
+    "conditioning": "text",
+    "status": "text",
+    "certified": "bool",
+    "one_minimal": "bool",
+    "constraint_met": "bool",
+    "is_most_recent": "bool",
+    "time_unit": "text",
+}
 
 
 class Event(NamedTuple):
@@ -87,6 +113,7 @@ class Explanation:
             not evaluated (refine="none").
         conditioning: how the first future event was conditioned, "paper" or "survival".
         seq_id: name of the sequence, if it had one.
+        window: position of the window's first event in its sequence.
         time_unit: unit of numeric times, if known.
         intensity: the curves of a picture, if they were asked for (`explain(..., intensities=True)`).
     """
@@ -108,6 +135,7 @@ class Explanation:
     curve: tuple[float, ...] | None = None
     conditioning: str = "paper"
     seq_id: Any = None
+    window: int = 0
     time_unit: str | None = None
     intensity: Intensity | None = field(default=None, compare=False, repr=False)
 
@@ -127,11 +155,15 @@ class Explanation:
         return self.dppl_distilled - self.dppl_left
 
     @property
+    def question(self) -> Question:
+        """What was asked."""
+        asked = {"epsilon": self.epsilon, "share": self.share, "size": self.size, "delta": self.delta}
+        return Question(**asked, conditioning=self.conditioning)  # type: ignore[arg-type]  # checked when asked
+
+    @property
     def limit(self) -> float | None:
         """What dppl_left was asked not to exceed; None if a size was asked for."""
-        if self.epsilon is not None:
-            return math.log(self.epsilon)
-        return None if self.share is None else self.share * self.dppl_empty
+        return None if self.size is not None else self.question.limit(self.dppl_empty)
 
     @property
     def explained_share(self) -> float | None:
@@ -156,15 +188,9 @@ class Explanation:
     def _meets(self, margin: float) -> bool:
         if self.size is not None and sum(self.distill_mask) != self.size:
             return False
-        if self.delta is not None and not self.dppl_distilled >= margin - self.delta:
-            return False
-        if self.limit is None:
-            return True
         if self.share is not None and not self._explains_something:
             return False  # a share of nothing
-        # An epsilon is to be undercut, a share to be reached.
-        within = self.limit - margin
-        return self.dppl_left < within if self.epsilon is not None else self.dppl_left <= within
+        return bool(self.question.met(self.dppl_left, self.dppl_distilled, self.dppl_empty, margin))
 
     @property
     def is_most_recent(self) -> bool:
@@ -286,35 +312,20 @@ class Explanation:
         return frame
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain numbers, strings and lists; moments as ISO strings."""
+        """Everything as plain numbers, strings and lists; timestamps as ISO strings. The events take the place of the
+        lists of `to_row`."""
 
         def plain(event: Event) -> dict[str, Any]:
-            moment = isinstance(event.time, np.datetime64)
-            return {**event._asdict(), "time": str(event.time) if moment else float(event.time)}
+            is_timestamp = isinstance(event.time, np.datetime64)
+            return {**event._asdict(), "time": str(event.time) if is_timestamp else float(event.time)}
 
+        events = {"distilled": self.distilled, "left": self.left, "future": self.future}
+        row = self.to_row()
         return {
-            "seq_id": self.seq_id.item() if isinstance(self.seq_id, np.generic) else self.seq_id,
-            "distilled": [plain(event) for event in self.distilled],
-            "left": [plain(event) for event in self.left],
-            "future": [plain(event) for event in self.future],
-            "dppl_left": self.dppl_left,
-            "dppl_left_time": self.dppl_left_time,
-            "dppl_left_mark": self.dppl_left_mark,
-            "dppl_distilled": self.dppl_distilled,
-            "dppl_empty": self.dppl_empty,
-            "ds": self.ds,
-            "epsilon": self.epsilon,
-            "share": self.share,
-            "size": self.size,
-            "delta": self.delta,
-            "conditioning": self.conditioning,
-            "status": self.status,
-            "certified": self.certified,
-            "one_minimal": self.one_minimal,
-            "constraint_met": self.constraint_met,
-            "is_most_recent": self.is_most_recent,
+            "seq_id": row.pop("seq_id"),
+            **{role: [plain(event) for event in listed] for role, listed in events.items()},
+            **{name: value for name, value in row.items() if not isinstance(FIELDS[name], list)},
             "curve": None if self.curve is None else list(self.curve),
-            "time_unit": self.time_unit,
         }
 
     def to_html(self, *, title: str | None = None) -> str:
@@ -333,28 +344,23 @@ class Explanation:
         return json.dumps(self.to_dict(), default=str, **options)
 
     def to_row(self) -> dict[str, Any]:
-        """One flat row, for tables of many explanations: the distilled events in parallel lists, the numbers, the
-        text."""
-        lists = {
-            "positions": [event.position for event in self.distilled],
-            "times": [event.time for event in self.distilled],
-            "marks": [event.mark for event in self.distilled],
-            "scores": [event.score for event in self.distilled],
+        """One flat row with the columns `FIELDS`, for tables of many explanations: the distilled events in parallel
+        lists, the numbers."""
+        chosen = self.distilled
+        derived = {
+            "seq_id": self.seq_id.item() if isinstance(self.seq_id, np.generic) else self.seq_id,
+            "num_history": len(self.history),
+            "num_future": len(self.future),
+            "num_distilled": len(chosen),
+            "positions": [event.position for event in chosen],
+            "times": [event.time for event in chosen],
+            "marks": [event.mark for event in chosen],
+            "scores": [event.score for event in chosen],
             "future_times": [event.time for event in self.future],
             "future_marks": [event.mark for event in self.future],
-        }
-        known = self.to_dict()
-        dropped = {"distilled", "left", "future", "curve", "size"}
-        return {
-            "seq_id": known.pop("seq_id"),
-            "num_history": len(self.history),
-            "num_distilled": len(self.distilled),
-            **lists,
-            **{name: value for name, value in known.items() if name not in dropped},
             "asked_size": self.size,
-            "explained_share": self.explained_share,
-            "text": str(self),
         }
+        return {name: derived[name] if name in derived else getattr(self, name) for name in FIELDS}
 
 
 def explanations_to_frame(
@@ -386,70 +392,6 @@ def explanations_to_frame(
         return pd.DataFrame(columns=[*first, *Event._fields])
     whole = pd.concat(frames, ignore_index=True)
     return whole[[*first, *(column for column in whole.columns if column not in first)]]
-
-
-def write_explanations(explanations: Iterable[Explanation], out: str | Path) -> int:
-    """Write explanations as they come, a row each, in the memory of a few hundred; returns how many.
-
-    The file appears when all are written; one that was there before is then replaced, and not touched if anything
-    goes wrong.
-
-    Args:
-        explanations: any number of them, a generator too.
-        out: .parquet or .csv, columns as in `Explanation.to_row`; or .jsonl, lines as of `Explanation.to_json`.
-    """
-    out, number = Path(out), 0
-    if out.suffix not in EXPLANATION_FILES:
-        raise ValueError(f"explanations go to a file that ends in {', '.join(EXPLANATION_FILES)}; got {out.name!r}.")
-    remaining = iter(explanations)
-    with replaced_when_done(out) as partial, ExitStack() as opened:
-        writer: Any = None
-        while some := list(islice(remaining, _EXPLANATIONS_AT_ONCE)):
-            number += len(some)
-            if out.suffix == ".parquet":
-                import pyarrow as pa
-                import pyarrow.parquet as pq
-
-                moments = isinstance(some[0].future[0].time, np.datetime64)
-                schema = _parquet_schema(moments)
-                writer = writer or opened.enter_context(pq.ParquetWriter(partial, schema, compression="zstd"))
-                writer.write_table(pa.Table.from_pylist([_parquet_row(one, moments) for one in some], schema=schema))
-                continue
-            if writer is None:
-                writer = opened.enter_context(open(partial, "w", encoding="utf-8", newline=""))
-            if out.suffix == ".jsonl":
-                writer.writelines(explanation.to_json() + "\n" for explanation in some)
-            else:
-                rows = [explanation.to_row() for explanation in some]
-                rows = [{k: "; ".join(map(str, v)) if isinstance(v, list) else v for k, v in r.items()} for r in rows]
-                pd.DataFrame(rows).to_csv(writer, index=False, header=number == len(some))
-        if writer is None:
-            raise ValueError("there must be an explanation to write; got none.")
-    return number
-
-
-def _parquet_schema(moments: bool) -> Any:
-    import pyarrow as pa
-
-    time, number, text = pa.timestamp("us") if moments else pa.float64(), pa.float64(), pa.string()
-    lists = {"positions": pa.int32(), "times": time, "marks": text, "scores": number}
-    lists |= {"future_times": time, "future_marks": text}
-    kinds = {"seq_id": text, "num_history": pa.int32(), "num_distilled": pa.int32()}
-    kinds |= {name: pa.list_(kind) for name, kind in lists.items()}
-    for name in ("left", "left_time", "left_mark", "distilled", "empty"):
-        kinds[f"dppl_{name}"] = number
-    kinds |= dict.fromkeys(("ds", "explained_share", "epsilon", "share", "delta"), number)
-    kinds |= {"asked_size": pa.int32(), "conditioning": text, "status": text}
-    kinds |= dict.fromkeys(("certified", "one_minimal", "constraint_met", "is_most_recent"), pa.bool_())
-    return pa.schema(list((kinds | {"time_unit": text, "text": text}).items()))
-
-
-def _parquet_row(explanation: Explanation, moments: bool) -> dict[str, Any]:
-    row = explanation.to_row()
-    if moments:
-        for name in ("times", "future_times"):
-            row[name] = [time.astype("datetime64[us]").item() for time in row[name]]
-    return row | {"seq_id": None if row["seq_id"] is None else str(row["seq_id"])}
 
 
 def _listed(events: tuple[Event, ...], unit: str | None) -> str:

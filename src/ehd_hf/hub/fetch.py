@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from huggingface_hub import HfApi, constants, get_token
+from huggingface_hub import HfApi, constants, get_token, snapshot_download
 from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is that of the client in use
     HfHubHTTPError,
     HFValidationError,
@@ -14,7 +19,11 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError 
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from safetensors import SafetensorError, safe_open
+from transformers import AutoModel
 
+CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
+CACHE_OPTIONS = ("cache_dir", "force_download", "local_files_only")  # of huggingface_hub.snapshot_download
 _KNOWN = (HTTPError, HFValidationError, LocalEntryNotFoundError, ConnectionError)
 
 
@@ -72,3 +81,99 @@ def _again(writes: bool) -> str:
 
 def _line(text: object) -> str:
     return " ".join(str(text).split()).rstrip(".")
+
+
+def list_pretrained() -> list[str]:
+    """Names of the checkpoints that come with the package."""
+    return sorted(file.parent.name for file in CHECKPOINTS.glob("*/config.json"))
+
+
+def resolve(name: str | os.PathLike[str]) -> str:
+    """A local folder, then a bundled checkpoint, then a Hub id."""
+    if not isinstance(name, str | os.PathLike):
+        raise ValueError(f"a model is named by its folder or a text such as {list_pretrained()[0]!r}; got {name!r}.")
+    if not os.path.isfile(Path(name) / "config.json") and str(name) in list_pretrained():
+        return str(CHECKPOINTS / str(name))
+    return str(name)
+
+
+def fetch_model(name: str, *, revision: str | None = None, subfolder: str = "", **options: Any) -> str:
+    """Folder with a model's config and weights, checked: `name` itself if it is one, or the Hub's in the cache. From
+    the Hub nothing is fetched but config and safetensors.
+
+    Args:
+        name: a folder, or "somebody/name" on the Hub.
+        revision: branch, tag or commit on the Hub.
+        subfolder: where in it.
+        options: token, and `CACHE_OPTIONS`.
+    """
+    if ".." in Path(subfolder).parts:
+        raise ValueError(f"subfolder must lie inside the repository; got {subfolder!r}. Name a folder in it.")
+    inside = f"{subfolder.strip('/')}/" if subfolder else ""
+    folder = Path(name)
+    if not os.path.isfile(folder / inside / "config.json"):  # False for a name that no file can have
+        wanted = [inside + file for file in ("config.json", "*.safetensors", "*.safetensors.index.json")]
+        with hub_errors(name, "model", revision, token=options.get("token")):
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted, **options))
+            if not (folder / inside / "config.json").is_file() or not any((folder / inside).glob("*.safetensors")):
+                there = HfApi(token=options.get("token")).list_repo_files(name, revision=revision)
+                raise ValueError(_no_weights(f"{name}/{inside}".rstrip("/"), there))
+    check_weights(folder / inside)
+    return str(folder)
+
+
+def open_model(folder: str | Path, **options: Any) -> Any:
+    """The model in a checked folder (see `fetch_model`), whole: safetensors alone, and no code that lies beside them
+    unless `trust_remote_code=True` is among the options of transformers."""
+    options = {"trust_remote_code": False, **options, "use_safetensors": True, "output_loading_info": True}
+    try:
+        model, info = AutoModel.from_pretrained(folder, **options)
+    except Exception as error:  # a stranger's config may fail in any way
+        said = " ".join(str(error).split())
+        raise ValueError(f"{folder} does not open as a model: {said} Check that ehd_hf wrote it.") from error
+    if lacking := sorted({*info["missing_keys"], *(entry[0] for entry in info["mismatched_keys"])}):
+        raise ValueError(
+            f"{folder} must hold all weights of a {type(model).__name__}; {', '.join(lacking[:3])} is missing or of "
+            "another shape. Copy it again, or train anew."
+        )
+    return model
+
+
+def check_weights(folder: str | Path) -> None:
+    """Refuse a folder without safetensors, and safetensors that are damaged: cut short, or not the bytes that the Hub
+    announced. A damaged file in the Hub's cache is removed from there, so that the next download is a fresh one."""
+    weights = sorted(Path(folder).glob("*.safetensors"))
+    if not weights:
+        names = [file.name for file in Path(folder).iterdir()] if Path(folder).is_dir() else []
+        raise ValueError(_no_weights(str(folder), names))
+    for file in weights:
+        blob = file.resolve()
+        # The cache names a large file by the digest that the Hub announced for it.
+        in_cache = file.is_symlink() and re.fullmatch("[0-9a-f]{64}", blob.name) is not None
+        damage = None
+        if in_cache and (digest := hashlib.sha256(blob.read_bytes()).hexdigest()) != blob.name:
+            damage = f"its digest is {digest[:12]}... instead of {blob.name[:12]}..., as announced"
+            remedy = "Load it again to download it afresh"
+        else:
+            try:
+                with safe_open(file, "pt"):
+                    pass
+            except SafetensorError as error:
+                damage = str(error)
+                remedy = "The repository has it so: push it again" if in_cache else "Copy it again, or train anew"
+        if damage:
+            if in_cache:
+                file.unlink()
+                blob.unlink()
+            raise ValueError(f"{file.name} of {folder} is not the file that was saved: {damage}. {remedy}.")
+
+
+def _no_weights(where: str, names: Sequence[str]) -> str:
+    pickles = [name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl", ".ckpt"))]
+    if pickles:
+        return (
+            f"{where} has only pickled weights ({', '.join(pickles)}); expected safetensors, because a pickle can run "
+            "any code when it is opened. Where you trust it, load it, and push what save_pretrained writes."
+        )
+    found = ", ".join(sorted(names)[:8]) or "nothing"
+    return f"{where} must hold config.json and model.safetensors; it holds {found}. Check the name and the subfolder."

@@ -21,6 +21,8 @@ from transformers.utils.generic import ModelOutput
 
 from .perplexity import dppl, log_perplexity
 from .point_process import HubModel, MTPPModel, StrictConfig
+from .question import Question
+from .window import Window, most_recent
 
 
 @strict
@@ -32,7 +34,7 @@ class DistillerConfig(StrictConfig):
         history, future: L and K of the windows it was trained on. Other lengths are accepted too.
         epsilon: the future must become this much less likely, dppl_left < log(epsilon), in (0, 1); or
         share: it must lose this share of what the whole history explains, dppl_left <= share * dppl(empty history).
-        conditioning: "paper" or "survival", see `perplexity.future_log_prob`.
+        conditioning: "paper" or "survival", see `Question`.
         max_length: longest window accepted, in events.
     """
 
@@ -66,6 +68,11 @@ class DistillerConfig(StrictConfig):
             raise ValueError(f"mtpp_config must be the config of a point process; got {kind}. Name one's model_type.")
         self.id2label, self.label2id = self.mtpp_config.id2label, self.mtpp_config.label2id
 
+    @property
+    def question(self) -> Question:
+        """What the distiller was trained to answer."""
+        return Question(epsilon=self.epsilon, share=self.share, conditioning=self.conditioning)
+
 
 @dataclass
 class DistillerOutput(ModelOutput):
@@ -98,11 +105,11 @@ class DistillerModel(HubModel):
         self.mtpp = AutoModel.from_config(config.mtpp_config)
         self._freeze()
 
-    def history_scores(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> Tensor:
+    def history_scores(self, window: Window) -> Tensor:
         """Scores (B, L) of the history events: the highest are distilled first."""
         raise TypeError(f"{type(self).__name__} must define history_scores")
 
-    def distill(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> tuple[Tensor, Tensor]:
+    def distill(self, window: Window) -> tuple[Tensor, Tensor]:
         """The distiller's own answer: `distill_mask` (B, L), and what to show beside each event (B, L)."""
         raise TypeError(f"{type(self).__name__} must define distill")
 
@@ -174,33 +181,25 @@ class DistillerModel(HubModel):
     # --- what people watch
 
     @torch.no_grad()
-    def metrics(
-        self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int, distill_mask: Tensor
-    ) -> dict[str, Tensor]:
+    def metrics(self, window: Window, distill_mask: Tensor) -> dict[str, Tensor]:
         """What people watch while a distiller trains, each a mean over windows."""
-        history = mask[:, : times.shape[1] - num_future]
-        size = distill_mask.sum(-1)
-        window, how = (times, marks, mask, num_future), {"conditioning": self.config.conditioning}
-        full = log_perplexity(self.mtpp, *window, **how)
-        pair = torch.stack([history & ~distill_mask, distill_mask]).to(times.dtype)
-        dppl_left, dppl_distilled = dppl(self.mtpp, *window, pair, full=full, rebuilder="compact", **how)
-        recent = most_recent(history, size)
-        overlap = (distill_mask & recent).sum(-1) / size.clamp(min=1)
-        met = dppl_left < torch.tensor(self.config.epsilon).log()
+        question, history, dtype = self.config.question, window.history, window.times.dtype
+        size, number = distill_mask.sum(-1), history.sum(-1)
+        full = log_perplexity(self.mtpp, window, conditioning=question.conditioning)
+        pair = torch.stack([history & ~distill_mask, distill_mask]).to(dtype)
+        dppl_left, dppl_distilled = dppl(
+            self.mtpp, window, pair, full=full, rebuilder="compact", conditioning=question.conditioning
+        )
+        overlap = (distill_mask & most_recent(history, size)).sum(-1) / size.clamp(min=1)
+        met = question.met(dppl_left, dppl_distilled, dppl_left)  # an epsilon does not ask for dppl_empty
         values = {
-            "left_share": 1 - size / history.sum(-1).clamp(min=1),
-            "size": size.to(times.dtype),
-            "size_or_all": torch.where(met, size, history.sum(-1)).to(times.dtype),  # a failed answer counts as L
+            "left_share": 1 - size / number.clamp(min=1),
+            "size": size.to(dtype),
+            "size_or_all": torch.where(met, size, number).to(dtype),  # a failed answer counts as L
             "dppl_left": dppl_left,
             "dppl_distilled": dppl_distilled,
             "ds": dppl_distilled - dppl_left,
-            "constraint_met": met.to(times.dtype),
+            "constraint_met": met.to(dtype),
             "recency_overlap": torch.where(size > 0, overlap, torch.ones_like(overlap)),
         }
         return {name: value.mean() for name, value in values.items()}
-
-
-def most_recent(history: Tensor, size: Tensor) -> Tensor:
-    """Mask (B, L) of the last `size` (B,) events among those in `history` (B, L)."""
-    from_the_end = history.flip(-1).cumsum(-1).flip(-1)  # 1 for the last event, 2 for the one before, ...
-    return history & (from_the_end <= size[:, None])

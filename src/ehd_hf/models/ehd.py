@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from .distiller import DistillerConfig, DistillerModel, DistillerOutput
-from .perplexity import dppl, log_perplexity
+from .perplexity import dppl
+from .window import Window
 from .window_encoder import WindowEncoder, check_widths
 
 
 @strict
 class EHDDistillerConfig(DistillerConfig):
-    """Config of `EHDDistillerModel`; the defaults are the paper's where it gives them (SPEC section 3 where not).
+    """Config of `EHDDistillerModel`; the defaults are the paper's where it gives them.
 
     Args:
         alpha: weight of the size loss (eq. 14); 0 trains the constraint alone.
@@ -66,32 +67,21 @@ class EHDDistillerModel(DistillerModel):
 
     def __init__(self, config: EHDDistillerConfig) -> None:
         super().__init__(config)
-        self.window_encoder = WindowEncoder(
-            config.mtpp_config.num_marks,
-            config.input_size,
-            config.hidden_size,
-            config.attention_size,
-            config.num_heads,
-            config.feed_forward_size,
-            config.num_encoder_layers,
-            config.num_decoder_layers,
-        )
+        self.window_encoder = WindowEncoder(config)
         self.distill_head = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
-    def history_logits(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> Tensor:
+    def history_logits(self, window: Window) -> Tensor:
         """Logits (B, L, 2) of keeping (0) and distilling (1) each history event."""
-        mean_interval = self.mtpp.mean_interval.to(times.dtype)
-        return self.distill_head(self.window_encoder(times, marks, mask, num_future, mean_interval))
+        return self.distill_head(self.window_encoder(window, self.mtpp.mean_interval.to(window.times.dtype)))
 
-    def history_scores(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> Tensor:
-        return self.history_logits(times, marks, mask, num_future).diff(dim=-1)[..., 0]
+    def history_scores(self, window: Window) -> Tensor:
+        return self.history_logits(window).diff(dim=-1)[..., 0]
 
     @torch.no_grad()
-    def distill(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> tuple[Tensor, Tensor]:
+    def distill(self, window: Window) -> tuple[Tensor, Tensor]:
         """The paper's answer (alg. 2): `distill_mask` (B, L) by argmax, and P(y = 1) (B, L)."""
-        logits = self.history_logits(times, marks, mask, num_future)
-        history = mask[:, : times.shape[1] - num_future]
+        logits, history = self.history_logits(window), window.history
         return (logits[..., 1] > logits[..., 0]) & history, logits.softmax(-1)[..., 1] * history
 
     def forward(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int | None = None) -> DistillerOutput:
@@ -102,20 +92,14 @@ class EHDDistillerModel(DistillerModel):
             num_future: K; the config's `future` if not given.
         """
         config = self.config
-        num_future = config.future if num_future is None else num_future
-        window = (times, marks, mask, num_future)
-        history = mask[:, : times.shape[1] - num_future]
-        logits = self.history_logits(*window)
+        window = Window(times, marks, mask, config.future if num_future is None else num_future)
+        history, logits = window.history, self.history_logits(window)
         if self.training:
             samples = sample_masks(logits, config.num_mask_samples, config.tau)
         else:
             samples = (logits[..., 1] > logits[..., 0]).to(times.dtype)[None]
         samples = samples * history  # (S, B, L); padding is never distilled
-        with torch.no_grad():
-            full = log_perplexity(self.mtpp, *window, conditioning=config.conditioning)
-        drop = dppl(
-            self.mtpp, *window, 1 - samples, conditioning=config.conditioning, rebuilder=config.rebuilder, full=full
-        )
+        drop = dppl(self.mtpp, window, 1 - samples, conditioning=config.conditioning, rebuilder=config.rebuilder)
         constraint_loss = (drop - math.log(config.epsilon)).clamp(min=0).mean()  # eqs. 11, 12
         size_loss = (samples.sum(-1) / history.sum(-1).clamp(min=1)).mean()  # eq. 13
         return DistillerOutput(
@@ -123,7 +107,7 @@ class EHDDistillerModel(DistillerModel):
             size_loss=size_loss,
             constraint_loss=constraint_loss,
             logits=logits,
-            metrics=None if self.training else self.metrics(*window, samples[0] > 0.5),
+            metrics=None if self.training else self.metrics(window, samples[0] > 0.5),
             num_items=torch.tensor(len(times), device=times.device),
         )
 

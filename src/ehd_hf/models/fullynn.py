@@ -14,7 +14,7 @@ the likelihood costs the same for 3 and for 5,000 marks.
 """
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -39,8 +39,6 @@ class FullyNNConfig(MTPPConfig):
     """Config of `FullyNNModel`; the defaults are the paper's for StackOverflow.
 
     Args:
-        mark_mode: "per_mark" (every mark its own compensator) or "shared" (one for all, marks uniform; mark-blind,
-            kept for comparison).
         embedding_size: width of the mark embedding.
         hidden_size: width of the history state (the paper's "history embedding").
         num_components: width of the monotone network (the paper's "intensity vector").
@@ -49,7 +47,6 @@ class FullyNNConfig(MTPPConfig):
 
     model_type = "fullynn"
 
-    mark_mode: Literal["per_mark", "shared"] = "per_mark"
     embedding_size: int = 32
     hidden_size: int = 32
     num_components: int = 32
@@ -103,8 +100,7 @@ class FullyNNModel(MTPPModel):
         )
         self.history_layers = nn.ModuleList(nn.Linear(config.hidden_size, width) for _ in range(config.num_layers))
         self.amplitude = nn.Linear(config.hidden_size, width + 1)
-        if config.mark_mode == "per_mark":
-            self.emission_logits = nn.Parameter(torch.empty(config.num_marks, width + 1))
+        self.emission_logits = nn.Parameter(torch.empty(config.num_marks, width + 1))
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -113,7 +109,7 @@ class FullyNNModel(MTPPModel):
         if module is self.amplitude:
             # Amplitudes that sum to about 1, whatever the width.
             nn.init.constant_(module.bias, -math.log(self.config.num_components))
-        elif module is self and self.config.mark_mode == "per_mark":
+        elif module is self:
             # Components that differ in their marks from the start learn several times faster.
             nn.init.normal_(self.emission_logits, std=2.0)
 
@@ -143,8 +139,6 @@ class FullyNNModel(MTPPModel):
         compensator = (amplitudes * rise).sum(-1) + tail * intervals
         intensities = amplitudes * slope  # (..., components)
         total = (intensities.sum(-1) + tail).log()
-        if self.config.mark_mode == "shared":
-            return total, total - torch.tensor(float(self.config.num_marks)).log().to(total), compensator
         emission, of_tail = self._emission()
         observed = (F.embedding(marks, emission) * intensities).sum(-1) + of_tail[marks] * tail
         return total, observed.log(), compensator
@@ -158,9 +152,6 @@ class FullyNNModel(MTPPModel):
         _, slope = self._components(states, intervals)
         amplitudes, tail = self._amplitudes(states)
         intensities, tail = amplitudes * slope, tail[..., None]
-        if self.config.mark_mode == "shared":
-            share = (intensities.sum(-1, keepdim=True) + tail) / self.config.num_marks
-            return share.expand(*share.shape[:-1], self.config.num_marks)
         emission, of_tail = self._emission()
         return F.linear(intensities, emission) + tail * of_tail
 

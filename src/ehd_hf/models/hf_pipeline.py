@@ -21,6 +21,7 @@ import torch
 from transformers import Pipeline
 
 from .perplexity import dppl_parts
+from .window import Window
 
 TASK = "event-history-distillation"
 Place = tuple[str, str]  # module, name
@@ -94,14 +95,12 @@ class EventHistoryPipeline(Pipeline):
     def _forward(self, input_tensors: dict[str, Any], **_: Any) -> Any:
         times, marks, num_future = (input_tensors[name] for name in ("times", "marks", "num_future"))
         mask = torch.ones_like(marks, dtype=torch.bool)
-        chosen, scores = self.model.distill(times.to(self.model.dtype), marks, mask, num_future)
+        window = Window(times, marks, mask, num_future)
+        chosen, scores = self.model.distill(window.to(self.model.dtype))
         # What is reported is measured in double precision, as `EHDDistiller` does.
         drops = dppl_parts(
             copy.deepcopy(self.model.mtpp).double(),
-            times,
-            marks,
-            mask,
-            num_future,
+            window,
             torch.stack([~chosen, chosen, torch.zeros_like(chosen)]).to(times.dtype),
             conditioning=self.model.config.conditioning,
             rebuilder="compact",

@@ -13,7 +13,6 @@ That is unbiased, needs forward passes of the MTPP only, and says about each eve
 says about all of them together.
 """
 
-import math
 from typing import Any, Literal
 
 import torch
@@ -23,6 +22,7 @@ from transformers import AutoConfig, AutoModel
 
 from .distiller import DistillerConfig, DistillerModel, DistillerOutput
 from .perplexity import keep_gradient, log_perplexity_of_masks
+from .window import Window, places_of
 from .window_encoder import Layer, WindowEncoder, check_widths
 
 # A window whose history explains next to nothing must not drown the others when effects are compared.
@@ -40,7 +40,6 @@ class RankingDistillerConfig(DistillerConfig):
             taken out. Empty: one pass only, faster and less precise.
         score_spread: standard deviation of the scores of a window; the larger, the less random the sets of training.
         largest_share: sizes drawn in training go up to this share of the history.
-        factual_weight: also reward sets that alone predict the future: weight of dppl_distilled beside dppl_left.
         input_size, hidden_size, attention_size, num_heads: widths of event embedding, model, and query/key/value.
     """
 
@@ -53,7 +52,6 @@ class RankingDistillerConfig(DistillerConfig):
     prefix_shares: tuple[float, ...] | list[float] = (0.25, 0.5, 0.75)
     score_spread: float | int = 3.0
     largest_share: float | int = 0.75
-    factual_weight: float | int = 0.0
     input_size: int = 32
     hidden_size: int = 64
     attention_size: int = 32
@@ -71,10 +69,10 @@ class RankingDistillerConfig(DistillerConfig):
                 )
         if not self.gate_levels:
             raise ValueError("gate_levels must name one value at least; got none. [0.5] is the cheapest.")
-        if not (self.score_spread > 0 and 0 < self.largest_share <= 1 and self.factual_weight >= 0):
+        if not (self.score_spread > 0 and 0 < self.largest_share <= 1):
             raise ValueError(
-                "score_spread must be above 0, largest_share in (0, 1] and factual_weight at least 0; got "
-                f"{self.score_spread}, {self.largest_share} and {self.factual_weight}. The defaults are 3, 0.75 and 0."
+                f"score_spread must be above 0 and largest_share in (0, 1]; got {self.score_spread} and "
+                f"{self.largest_share}. The defaults are 3 and 0.75."
             )
         check_widths(self)
         super().__post_init__(**kwargs)
@@ -89,13 +87,7 @@ class RankingDistillerModel(DistillerModel):
         super().__init__(config)
         width = config.hidden_size
         shape = (width, config.attention_size, config.num_heads, config.feed_forward_size)
-        self.window_encoder = WindowEncoder(
-            config.mtpp_config.num_marks,
-            config.input_size,
-            *shape,
-            config.num_encoder_layers,
-            config.num_decoder_layers,
-        )
+        self.window_encoder = WindowEncoder(config)
         self.slope_input = _feature_network(2 * len(config.gate_levels), width)
         self.slope_weight = nn.Linear(2 * len(config.gate_levels), 1, bias=False)
         self.score_head = nn.Linear(width, 1)
@@ -114,36 +106,33 @@ class RankingDistillerModel(DistillerModel):
 
     # --- the order
 
-    def history_scores(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> Tensor:
-        return self._scores_of_passes(times, marks, mask, num_future)[-1]
+    def history_scores(self, window: Window) -> Tensor:
+        return self._scores_of_passes(window)[-1]
 
-    def _scores_of_passes(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> list[Tensor]:
+    def _scores_of_passes(self, window: Window) -> list[Tensor]:
         """Scores (B, L) after the first pass and, if there is one, the second."""
-        config, history = self.config, mask[:, : times.shape[1] - num_future]
+        config, history, times = self.config, window.history, window.times
         levels = times.new_tensor(config.gate_levels)[:, None, None]
-        slopes = self._slopes(times, marks, mask, num_future, levels * history)
-        encoded = self.window_encoder(
-            times, marks, mask, num_future, self.mtpp.mean_interval.to(times.dtype), self.slope_input(slopes)
-        )
+        slopes = self._slopes(window, levels * history)
+        encoded = self.window_encoder(window, self.mtpp.mean_interval.to(times.dtype), self.slope_input(slopes))
         first = self._spread((self.score_head(encoded) + self.slope_weight(slopes))[..., 0], history)
         if not config.prefix_shares:
             return [first]
-        place = _places(first.detach(), history) / history.sum(1, keepdim=True).clamp(min=1)  # (B, L) in [0, 1)
+        place = places_of(first.detach(), history) / history.sum(1, keepdim=True).clamp(min=1)  # (B, L) in [0, 1)
         shares = times.new_tensor(config.prefix_shares)[:, None, None]
-        slopes = self._slopes(times, marks, mask, num_future, ((place >= shares) & history).to(times.dtype))
-        known = torch.stack([place - 0.5, first.detach() / config.score_spread], dim=-1)
-        encoded = encoded + self.second_input(torch.cat([slopes, known], dim=-1))
+        slopes = self._slopes(window, ((place >= shares) & history).to(times.dtype))
+        order = torch.stack([place - 0.5, first.detach() / config.score_spread], dim=-1)
+        encoded = encoded + self.second_input(torch.cat([slopes, order], dim=-1))
         everywhere = None if bool(history.all()) else history
         encoded = self.second_norm(self.second_layer(encoded, everywhere))
         change = (self.second_head(encoded) + self.second_weight(slopes))[..., 0]
         return [first, self._spread(first.detach() + change, history)]
 
-    def _slopes(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int, gates: Tensor) -> Tensor:
+    def _slopes(self, window: Window, gates: Tensor) -> Tensor:
         """Features (B, L, 2 P) of the slopes of dppl at P settings of the gates (P, B, L): relative to their mean
         size in the window, as they are and by their logarithm."""
-        slopes = keep_gradient(self.mtpp, times, marks, mask, num_future, gates, conditioning=self.config.conditioning)
-        history = mask[:, : times.shape[1] - num_future]
-        scale = slopes.abs().sum(-1, keepdim=True) / history.sum(-1, keepdim=True).clamp(min=1)
+        slopes = keep_gradient(self.mtpp, window, gates, conditioning=self.config.conditioning)
+        scale = slopes.abs().sum(-1, keepdim=True) / window.history.sum(-1, keepdim=True).clamp(min=1)
         relative = (slopes / scale.clamp(min=1e-6)).permute(1, 2, 0)
         compressed = relative.sign() * torch.log1p(4 * relative.abs())
         return torch.cat([relative.clamp(-_LARGEST_FEATURE, _LARGEST_FEATURE), compressed], dim=-1)
@@ -167,9 +156,8 @@ class RankingDistillerModel(DistillerModel):
             times, marks, mask: (B, T) windows whose last `num_future` events are the future.
             num_future: K; the config's `future` if not given.
         """
-        num_future = self.config.future if num_future is None else num_future
-        window = (times, marks, mask, num_future)
-        passes = self._scores_of_passes(*window)
+        window = Window(times, marks, mask, self.config.future if num_future is None else num_future)
+        passes = self._scores_of_passes(window)
         logits = torch.stack([-passes[-1], passes[-1]], dim=-1) / 2
         if self.training:
             number = torch.tensor(len(times), device=times.device)
@@ -177,29 +165,23 @@ class RankingDistillerModel(DistillerModel):
         metrics, number = self._prefix_metrics(window, passes[-1])
         return DistillerOutput(loss=metrics["mean_drop"], logits=logits, metrics=metrics, num_items=number)
 
-    def _drops(self, window: tuple[Tensor, Tensor, Tensor, int], kept: Tensor) -> Tensor:
+    def _drops(self, window: Window, kept: Tensor) -> Tensor:
         """dppl (eq. 4) of what `kept` (P, B, L) keeps: (P, B)."""
-        rows = torch.arange(len(window[0]), device=kept.device)
-        history = window[2][:, : kept.shape[-1]]
-        everything = torch.cat([history[None], kept & history])
+        history = window.history
+        masks = torch.cat([history[None], kept & history])
+        rows = torch.arange(len(history), device=kept.device).repeat(len(masks))
         log_ppl = log_perplexity_of_masks(
-            self.mtpp,
-            *window,
-            everything.flatten(0, 1),
-            rows.repeat(len(everything)),
-            conditioning=self.config.conditioning,
-        ).view(len(everything), -1)
+            self.mtpp, window, masks.flatten(0, 1), rows, conditioning=self.config.conditioning
+        ).view(len(masks), -1)
         return log_ppl[0] - log_ppl[1:]
 
-    def _expected_drop(self, window: tuple[Tensor, Tensor, Tensor, int], passes: list[Tensor]) -> Tensor:
+    def _expected_drop(self, window: Window, passes: list[Tensor]) -> Tensor:
         """dppl_left of a drawn set relative to what the whole history explains, with the gradient of its expectation.
 
         The set is drawn by the last pass. The first is judged by it too: its gradient is that of its probabilities,
-        given the effects that events have among the last pass's sets. With a `factual_weight` the gradient is that of
-        dppl_left - weight * dppl_distilled; the value is dppl_left all the same.
+        given the effects that events have among the last pass's sets.
         """
-        times, mask, num_future = window[0], window[2], window[3]
-        history = mask[:, : times.shape[1] - num_future]
+        times, history = window.times, window.history
         number = history.sum(1)
         size = 1 + torch.rand(len(times), device=times.device) * (self.config.largest_share * number - 1).clamp(min=0)
         chances = [inclusion_probability(scores, history, size) for scores in passes]
@@ -209,23 +191,17 @@ class RankingDistillerModel(DistillerModel):
         sets = torch.cat([drawn[None], flipped, history[None]])
         left = self._drops(window, ~sets)
         effect = _effects(left[1:-1], left[0], drawn)
-        if self.config.factual_weight:
-            alone = self._drops(window, sets[:-1])
-            effect = effect + self.config.factual_weight * -_effects(alone[1:], alone[0], drawn)
         scale = left[-1].abs().clamp(min=_SMALLEST_SCALE)
         surrogate = torch.stack([((chance * effect).sum(1) / scale).mean() for chance in chances]).sum()
         return (left[0] / scale).mean() + (surrogate - surrogate.detach())
 
     @torch.no_grad()
-    def _prefix_metrics(
-        self, window: tuple[Tensor, Tensor, Tensor, int], scores: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    def _prefix_metrics(self, window: Window, scores: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Means over the windows whose history explains something, and how many they are: `size` of the smallest
         prefix that meets the config's target (L where none does), the share of windows where one does, and dppl_left
         over all prefixes relative to the empty history's."""
-        history = window[2][:, : scores.shape[1]]
-        number = history.sum(1)
-        curve, met, smallest = self._certify(window, _places(scores, history))
+        number = window.history.sum(1)
+        curve, met, smallest = self._certify(window, places_of(scores, window.history))
         sizes = torch.arange(len(curve), device=curve.device)[:, None]
         mean = curve.masked_fill(sizes > number, 0.0).sum(0) / (number + 1)
         relative = mean / curve[-1].abs().clamp(min=_SMALLEST_SCALE)
@@ -234,39 +210,29 @@ class RankingDistillerModel(DistillerModel):
         values = {"size": smallest.to(curve.dtype), "target_met": met.to(curve.dtype), "mean_drop": relative}
         return {name: value[explains].sum() / count.clamp(min=1) for name, value in values.items()}, count
 
-    def _certify(self, window: tuple[Tensor, Tensor, Tensor, int], places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _certify(self, window: Window, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """dppl_left (L + 1, B) of all prefixes of an order, `places` (B, L); whether one meets the config's target,
         and the size of the smallest that does, the history's where none does: (B,) each."""
-        history = window[2][:, : places.shape[1]]
         sizes = torch.arange(1, places.shape[1] + 1, device=places.device)[:, None, None]
         drops = self._drops(window, places >= sizes)
-        curve = torch.cat([drops.new_zeros(1, len(places)), drops])  # the whole history is known to drop by 0
-        if self.config.share is not None:
-            met = curve <= self.config.share * curve[-1]
-        else:
-            met = curve < math.log(self.config.epsilon)
-        return curve, met.any(0), torch.where(met.any(0), met.to(torch.uint8).argmax(0), history.sum(1))
+        curve = torch.cat([drops.new_zeros(1, len(places)), drops])  # the whole history drops by 0
+        met = self.config.question.met(curve, None, curve[-1])
+        return curve, met.any(0), torch.where(met.any(0), met.to(torch.uint8).argmax(0), window.history.sum(1))
 
     # --- answers
 
     @torch.no_grad()
-    def distill(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int) -> tuple[Tensor, Tensor]:
+    def distill(self, window: Window) -> tuple[Tensor, Tensor]:
         """`distill_mask` (B, L): the smallest prefix of the order that meets the config's target, the whole history
         where none does; and the scores (B, L)."""
-        window = (times, marks, mask, num_future)
-        scores, history = self.history_scores(*window), mask[:, : times.shape[1] - num_future]
-        places = _places(scores, history)
+        scores = self.history_scores(window)
+        places = places_of(scores, window.history)
         _, _, smallest = self._certify(window, places)
-        return (places < smallest[:, None]) & history, scores
+        return (places < smallest[:, None]) & window.history, scores
 
 
 def _feature_network(num_features: int, width: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(num_features, width), nn.GELU(), nn.Linear(width, width))
-
-
-def _places(scores: Tensor, history: Tensor) -> Tensor:
-    """Place (B, L) of each event by falling scores, from 0; padding comes last."""
-    return scores.masked_fill(~history, -torch.inf).argsort(dim=1, descending=True, stable=True).argsort(dim=1)
 
 
 def _effects(flipped: Tensor, drawn_value: Tensor, drawn: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .window import Window
+
 # Time features bend at these multiples of the mean interval, from seconds to seasons of it.
 _SCALE_FACTORS = (0.01, 0.1, 1.0)
 # Longest memory whose attention weights are simply written out.
@@ -100,50 +102,31 @@ class WindowEncoder(nn.Module):
     histories of any length; times enter as the interval before an event and its distance from the split.
     """
 
-    def __init__(
-        self,
-        num_marks: int,
-        input_size: int,
-        width: int,
-        attention_width: int,
-        num_heads: int,
-        inner_width: int,
-        num_encoder_layers: int,
-        num_decoder_layers: int,
-    ) -> None:
+    def __init__(self, config: Any) -> None:
+        """`config` of a distiller: it names the marks and the widths."""
         super().__init__()
-        self.mark_input = nn.Embedding(num_marks, input_size)
-        self.time_input = nn.Linear(2 * len(_SCALE_FACTORS), input_size)
-        self.input = nn.Linear(input_size, width)
-        shape = (width, attention_width, num_heads, inner_width)
-        self.encoder_layers = nn.ModuleList(Layer(*shape, cross=False) for _ in range(num_encoder_layers))
-        self.decoder_layers = nn.ModuleList(Layer(*shape, cross=True) for _ in range(num_decoder_layers))
+        width = config.hidden_size
+        self.mark_input = nn.Embedding(config.mtpp_config.num_marks, config.input_size)
+        self.time_input = nn.Linear(2 * len(_SCALE_FACTORS), config.input_size)
+        self.input = nn.Linear(config.input_size, width)
+        shape = (width, config.attention_size, config.num_heads, config.feed_forward_size)
+        self.encoder_layers = nn.ModuleList(Layer(*shape, cross=False) for _ in range(config.num_encoder_layers))
+        self.decoder_layers = nn.ModuleList(Layer(*shape, cross=True) for _ in range(config.num_decoder_layers))
         self.future_norm, self.history_norm = nn.LayerNorm(width), nn.LayerNorm(width)
 
-    def forward(
-        self,
-        times: Tensor,
-        marks: Tensor,
-        mask: Tensor,
-        num_future: int,
-        mean_interval: Tensor,
-        history_features: Tensor | None = None,
-    ) -> Tensor:
-        """times, marks, mask (B, T), the last `num_future` the future -> (B, L, width).
+    def forward(self, window: Window, mean_interval: Tensor, history_features: Tensor | None = None) -> Tensor:
+        """States (B, L, width) of the history's events.
 
         `history_features` (B, L, width), what else is known of the history's events, is added to their embedding.
         """
-        if len(times) > _WINDOWS_AT_ONCE and not torch.is_grad_enabled():
-            known = (times, marks, mask, times if history_features is None else history_features)
-            pieces = zip(*(each.split(_WINDOWS_AT_ONCE) for each in known), strict=True)
+        if len(window.times) > _WINDOWS_AT_ONCE and not torch.is_grad_enabled():
+            pieces = torch.arange(len(window.times), device=window.times.device).split(_WINDOWS_AT_ONCE)
+            features = (None if history_features is None else history_features[piece] for piece in pieces)
             return torch.cat(
-                [
-                    self(*piece, num_future, mean_interval, None if history_features is None else features)
-                    for *piece, features in pieces
-                ]
+                [self(window.rows(piece), mean_interval, part) for piece, part in zip(pieces, features, strict=True)]
             )
-        num_history = times.shape[1] - num_future
-        embedded = self._embed(times, marks, mask, num_history, mean_interval)
+        mask, num_history = window.mask, window.num_history
+        embedded = self._embed(window.times, window.marks, mask, num_history, mean_interval)
         history, future = embedded[:, :num_history], embedded[:, num_history:]
         if history_features is not None:
             history = history + history_features
@@ -166,8 +149,8 @@ class WindowEncoder(nn.Module):
         interval = filled.diff(dim=1, prepend=torch.zeros_like(filled[:, :1])).clamp(min=0)
         distance = (filled - split).abs()
         features = torch.log1p(torch.stack([interval, distance], dim=-1)[..., None] / scales).flatten(-2)
-        # Two linear maps in a row are one, and of a mark a row of a table. Of copies: the same weights then give the
-        # same bits, wherever in memory they were loaded to.
+        # Fold the two linear layers into one; a mark then contributes one table row. Clone the weights: results must
+        # not depend on memory alignment.
         weight = self.input.weight.clone()
         by_mark = F.linear(self.mark_input.weight.clone(), weight)
         by_time = weight @ self.time_input.weight.clone()

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import AtSize, Found, Objective, Reaches, Solver, best_of_each, flip_each
+from .base import AtSize, Found, Objective, Reaches, Rule, Solver, best_of_each, flip_each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class BackwardElimination(Solver):
     name: ClassVar[str] = "backward_elimination"
     orders: ClassVar[bool] = True
 
-    def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
+    def search(self, objective: Objective, rule: Rule, generator: torch.Generator | None) -> Found:
         found, windows = Found(objective), objective.windows
         masks = objective.history
         slack = rule.slack(objective, masks, windows)
@@ -44,9 +44,7 @@ class BackwardElimination(Solver):
             masks[windows, event], scores[windows, event] = False, place
         return scores.to(objective.full.dtype)
 
-    def _best_return(
-        self, objective: Objective, rule: AtSize | Reaches, masks: Tensor, windows: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _best_return(self, objective: Objective, rule: Rule, masks: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
         """The event of `masks` (A, L) to put back next, and the slack that leaves: (A,) each."""
         rows, events, candidates = flip_each(masks, masks)
         slack, event = best_of_each(rule.slack(objective, candidates, windows[rows]), rows, events, *masks.shape)

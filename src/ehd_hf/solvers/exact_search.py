@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from .base import AtSize, Found, Objective, Reaches, Solver
+from .base import AtSize, Found, Objective, Rule, Solver
 
 # Candidate masks held at a time.
 _MAX_CANDIDATES = 2**16
@@ -24,7 +24,7 @@ class ExactSearch(Solver):
     name: ClassVar[str] = "exact_search"
     max_events: int = 16
 
-    def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
+    def search(self, objective: Objective, rule: Rule, generator: torch.Generator | None) -> Found:
         found, history = Found(objective), objective.history
         num_events = history.sum(1)
         longest = int(num_events.max()) if history.numel() else 0

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import AtSize, Found, Objective, Reaches, Solver, best_of_each, flip_each
+from .base import Found, Objective, Rule, Solver, best_of_each, flip_each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class GreedySearch(Solver):
     name: ClassVar[str] = "greedy_search"
     orders: ClassVar[bool] = True
 
-    def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
+    def search(self, objective: Objective, rule: Rule, generator: torch.Generator | None) -> Found:
         found, windows = Found(objective), objective.windows
         masks, left = torch.zeros_like(objective.history), torch.zeros_like(objective.full)
         while len(windows):

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from ..models.perplexity import keep_gradient
-from .base import Objective, RankingSolver, ranks_of
+from ..models.window import places_of
+from .base import Objective
+from .prefix import RankingSolver
 
 # Unless told otherwise: so many rounds, but none for fewer events than these.
 _ROUNDS, _FEWEST_PER_ROUND = 5, 8
@@ -48,7 +50,7 @@ class IntegratedGradient(RankingSolver):
             windows = (left.sum(1) > 1).nonzero()[:, 0]  # the last event needs no gradient
             credits = objective.full.new_zeros(left.shape)
             credits[windows] = self._integrate(objective, left[windows], windows)
-            ranks = ranks_of(credits, left)
+            ranks = places_of(credits, left)
             best = left & (ranks < per_round)
             places = torch.where(best, ranks + (objective.history & ~left).sum(1, keepdim=True), places)
             left &= ~best
@@ -56,18 +58,12 @@ class IntegratedGradient(RankingSolver):
 
     def _integrate(self, objective: Objective, left: Tensor, windows: Tensor) -> Tensor:
         """Mean slope of dppl in each gate as those of `left` (A, L), of `windows` (A,), fade from 1 to 0: (A, L)."""
-        steps = torch.arange(self.num_points, dtype=objective.times.dtype, device=left.device)
+        steps = torch.arange(self.num_points, dtype=objective.window.times.dtype, device=left.device)
         points = (steps + 0.5) / self.num_points
         gates = (left[:, None] * points[:, None]).flatten(0, 1)  # (A * num_points, L)
         index = windows.repeat_interleave(self.num_points)
         slopes = keep_gradient(
-            objective.mtpp,
-            objective.times[index],
-            objective.marks[index],
-            objective.mask[index],
-            objective.num_future,
-            gates,
-            conditioning=objective.conditioning,
+            objective.mtpp, objective.window.rows(index), gates, conditioning=objective.conditioning
         )
         objective.num_evaluations[windows] += self.num_points
         return slopes.view(len(windows), self.num_points, left.shape[1]).mean(1)

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Objective, RankingSolver, flip_each
+from .base import Objective, flip_each
+from .prefix import RankingSolver
 
 
 @dataclass(frozen=True, kw_only=True)

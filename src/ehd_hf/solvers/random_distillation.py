@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import AtSize, Found, Objective, Reaches, Solver, ranks_of
+from ..models.window import places_of
+from .base import AtSize, Found, Objective, Rule, Solver
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class RandomDistillation(Solver):
         if self.num_draws < 1:
             raise ValueError(f"num_draws must be at least 1; got {self.num_draws}.")
 
-    def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
+    def search(self, objective: Objective, rule: Rule, generator: torch.Generator | None) -> Found:
         found, windows, num_events = Found(objective), objective.windows, objective.history.sum(1)
         if isinstance(rule, AtSize):
             masks = self._draw(objective, torch.as_tensor(rule.size), generator)
@@ -50,8 +51,8 @@ class RandomDistillation(Solver):
     def _draw(self, objective: Objective, sizes: Tensor, generator: torch.Generator | None) -> Tensor:
         """M uniformly random masks of `sizes` (B,) for each window: (M, B, L)."""
         shape = (self.num_draws, *objective.history.shape)
-        draws = torch.rand(shape, generator=generator, device=objective.times.device)
-        return ranks_of(draws, objective.history) < sizes[:, None]
+        draws = torch.rand(shape, generator=generator, device=objective.window.times.device)
+        return places_of(draws, objective.history) < sizes[:, None]
 
     def _means(self, objective: Objective, masks: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean dppl_left and dppl_distilled over the draws (M, A, L) of `windows` (A,): (A,) each."""

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Objective, RankingSolver
+from .base import Objective
+from .prefix import RankingSolver
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,5 +19,7 @@ class Recency(RankingSolver):
     name: ClassVar[str] = "recency"
 
     def rank(self, objective: Objective, generator: torch.Generator | None) -> Tensor:
-        position = torch.arange(objective.history.shape[1], dtype=objective.times.dtype, device=objective.times.device)
+        position = torch.arange(
+            objective.history.shape[1], dtype=objective.window.times.dtype, device=objective.window.times.device
+        )
         return position.expand(objective.history.shape)

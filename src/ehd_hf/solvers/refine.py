@@ -8,22 +8,13 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from .base import (
-    AtSize,
-    Found,
-    Objective,
-    RankingSolver,
-    Reaches,
-    Solver,
-    best_of_each,
-    flip_each,
-    get_solver,
-    ranks_of,
-)
+from ..models.window import places_of
+from .base import AtSize, Found, Objective, Reaches, Rule, Solver, best_of_each, flip_each, get_solver
+from .prefix import RankingSolver
 
 SwapIn = Literal["evaluated", "ordered"]
 # What pruning an explanation means: drop what can be spared, and one swap, if it lets more go.
-PRUNE: dict[str, Any] = {"max_swaps": 1, "shortlist": 4, "swap_in": "ordered"}
+PRUNING: dict[str, Any] = {"max_swaps": 1, "shortlist": 4, "swap_in": "ordered"}
 # A swap has to gain more than rounding does.
 _SMALLEST_GAIN = 1e-6
 
@@ -59,7 +50,7 @@ class Refine(Solver):
             if getattr(self, option) < smallest:
                 raise ValueError(f"{option} must be at least {smallest}; got {getattr(self, option)}.")
 
-    def search(self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None) -> Found:
+    def search(self, objective: Objective, rule: Rule, generator: torch.Generator | None) -> Found:
         found, windows = Found(objective), objective.windows
         masks, scores = self._start(objective, rule, generator)
         without = None
@@ -80,7 +71,7 @@ class Refine(Solver):
         return found
 
     def _start(
-        self, objective: Objective, rule: AtSize | Reaches, generator: torch.Generator | None
+        self, objective: Objective, rule: Rule, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor | None]:
         """The masks to start from, and the scores behind them."""
         if not isinstance(self.start, Tensor):
@@ -115,7 +106,7 @@ class Refine(Solver):
     def _swap(
         self,
         objective: Objective,
-        rule: AtSize | Reaches,
+        rule: Rule,
         masks: Tensor,
         windows: Tensor,
         without: Tensor | None,
@@ -144,7 +135,7 @@ class Refine(Solver):
     def _most_promising(
         self,
         objective: Objective,
-        rule: AtSize | Reaches,
+        rule: Rule,
         masks: Tensor,
         windows: Tensor,
         events: Tensor,
@@ -157,7 +148,7 @@ class Refine(Solver):
             too_many = (events.sum(1) > self.shortlist).nonzero()[:, 0]
             rows, positions, candidates = flip_each(masks[too_many], events[too_many])
             slacks[too_many[rows], positions] = rule.slack(objective, candidates, windows[too_many[rows]])
-        return events & (ranks_of(slacks, events) < self.shortlist)
+        return events & (places_of(slacks, events) < self.shortlist)
 
 
 def _largest(slacks: Tensor) -> Tensor:

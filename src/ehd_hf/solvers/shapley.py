@@ -8,7 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Objective, RankingSolver, ranks_of
+from ..models.window import places_of
+from .base import Objective
+from .prefix import RankingSolver
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ class Shapley(RankingSolver):
         total = full.new_zeros(history.shape)
         for _ in range(self.num_permutations):
             draws = torch.rand(history.shape, generator=generator, device=history.device)
-            ranks = ranks_of(draws, history)
+            ranks = places_of(draws, history)
             worth[windows, size] = -objective.dppl_left(ranks[windows] < size[:, None], windows)
             total += worth.diff(dim=1).gather(1, ranks)  # padding ranks last: what it gathers does not count
         return total / self.num_permutations

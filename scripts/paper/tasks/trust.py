@@ -7,25 +7,34 @@ sizes would share.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from .. import __version__
-from ..data.windows import WindowStore
-from ..explain.explanation import MARGIN
-from ..models.distiller import DistillerModel
-from ..models.perplexity import Conditioning
-from ..models.point_process import MTPPModel
-from ..solvers.base import Explains, Objective, prefix_curve, ranks_of
-from .answers import get_method, get_ranking, where_explained
-from .scores import BATCH_SIZE, DISTILLER, check_vocabulary, solver_answers
-from .statistics import mean_interval
+from ehd_hf import __version__
+from ehd_hf.data.windows import WindowStore
+from ehd_hf.evaluation.answers import (
+    BATCH_SIZE,
+    DISTILLER,
+    check_vocabulary,
+    get_method,
+    objectives,
+    solver_answers,
+    where_explained,
+)
+from ehd_hf.evaluation.statistics import mean_interval
+from ehd_hf.models.distiller import DistillerModel
+from ehd_hf.models.point_process import MTPPModel
+from ehd_hf.models.question import MARGIN, Conditioning, Question
+from ehd_hf.models.window import places_of
+from ehd_hf.solvers.base import rule_for
+from ehd_hf.solvers.prefix import prefix_curve
 
-Row = dict[str, Any]
+from . import Cache, Row, get_ranking
+
 CHANCE_DRAWS = 32
 
 
@@ -77,7 +86,7 @@ def evaluate_trust(
     methods: Iterable[str],
     *,
     share: float = 0.7,
-    known: Callable[[Row], Row | None] = lambda key: None,
+    cache: Cache = lambda key: None,
     conditioning: Conditioning = "survival",
     generator_seed: int = 0,
     batch_size: int = BATCH_SIZE,
@@ -106,6 +115,8 @@ def evaluate_trust(
         raise ValueError("mtpps must be of other seeds than the distiller's own; got that one again. Leave it out.")
     seeds = [first, *mtpps]
     windows = windows.select(where_explained(seeds, windows, conditioning, batch_size))
+    if not len(windows):
+        return
     spoilt = shuffle_weights(first, generator_seed)
     methods = list(dict.fromkeys(methods))
     checks: list[tuple[str, str, list[Explained]]] = []
@@ -121,10 +132,10 @@ def evaluate_trust(
     base |= {"conditioning": conditioning, "generator_seed": generator_seed, "batch_size": batch_size}
     base |= {"num_windows": len(windows), "num_sequences": len(np.unique(windows.sequence_index))}
     base |= {"version": __version__}
-    rule = Explains(share=share, margin=MARGIN)
+    question = Question(share=share, conditioning=conditioning)
     done: dict[tuple[str, int, int], np.ndarray] = {}
     for check, method, explained in checks:
-        row = known({**base, "check": check, "solver": method, "num_models": len(explained)})
+        row = cache({**base, "check": check, "solver": method, "num_models": len(explained)})
         if row is None:
             masks = []
             for each in explained:
@@ -134,12 +145,11 @@ def evaluate_trust(
                         get_method(method, each.distiller),
                         each.mtpp,
                         windows,
-                        lambda rows: rule,
+                        lambda objective, rows: rule_for(question, objective, MARGIN),
                         conditioning=conditioning,
                         seed=generator_seed,
                         batch_size=batch_size,
-                        progress=progress,
-                        name=f"{check}: {method}",
+                        progress=f"{check}: {method}" if progress else None,
                     ).distill_mask
                 masks.append(done[key])
             row = {**base, "check": check, "solver": method, **overlap_of_all(masks, windows, generator_seed)}
@@ -166,7 +176,7 @@ def evaluate_curves(
     explained: Mapping[str, tuple[str, Explained]],
     windows: WindowStore,
     *,
-    known: Callable[[Row], Row | None] = lambda key: None,
+    cache: Cache = lambda key: None,
     conditioning: Conditioning = "survival",
     generator_seed: int = 0,
     batch_size: int = BATCH_SIZE,
@@ -185,19 +195,18 @@ def evaluate_curves(
         if distiller is not None:
             check_vocabulary(distiller, windows)
     for name, (_, (mtpp, _)) in explained.items():
-        some = where_explained([mtpp], windows, conditioning, batch_size)
+        some = windows.select(where_explained([mtpp], windows, conditioning, batch_size))
+        if not len(some):
+            continue
         key = {**base, "solver": name, "num_windows": len(some)}
-        if (row := known(key)) is not None:
+        if (row := cache(key)) is not None:
             yield row
             continue
         generator = torch.Generator(device=mtpp.device).manual_seed(generator_seed)
         totals, worth = np.zeros((2, windows.history + 1)), 0.0
-        for start in range(0, len(some), batch_size):
-            batch = windows.__getitems__(some[start : start + batch_size])
-            times, marks, mask = (batch[field].to(mtpp.device) for field in ("times", "marks", "mask"))
-            objective = Objective(mtpp, times, marks, mask, windows.future, conditioning=conditioning)
+        for _, objective in objectives(mtpp, some, conditioning, batch_size):
             with torch.no_grad():
-                ranks = ranks_of(solvers[name].rank(objective, generator), objective.history)
+                ranks = places_of(solvers[name].rank(objective, generator), objective.history)
                 curve = prefix_curve(objective, ranks)
                 size = torch.arange(windows.history + 1, device=ranks.device)[:, None, None]
                 alone = objective.dppl_distilled(ranks < size).t()

@@ -8,24 +8,24 @@ parenthood, the other searches as anyone else does, but with the true likelihood
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
-from .. import __version__
-from ..data.synthetic import HawkesProcess
-from ..data.windows import WindowStore
-from ..models.gated_lstm import last_kept_times
-from ..models.perplexity import Conditioning
-from ..models.point_process import MTPPOutput
-from ..solvers.base import Objective, Solver
-from .statistics import mean_interval
+from ehd_hf import __version__
+from ehd_hf.data.synthetic import HawkesProcess
+from ehd_hf.data.windows import WindowStore
+from ehd_hf.evaluation.answers import objectives
+from ehd_hf.evaluation.statistics import mean_interval
+from ehd_hf.models.gated_lstm import last_kept_times
+from ehd_hf.models.point_process import MTPPOutput
+from ehd_hf.models.question import Conditioning
+from ehd_hf.solvers.base import Solver
 
-Row = dict[str, Any]
+from . import Cache, Row
 
 ORACLE, RANDOM = "oracle", "random"
 
@@ -149,7 +149,7 @@ def evaluate_causes(
     parents: np.ndarray,
     process: HawkesProcess,
     *,
-    known: Callable[[Row], Row | None] = lambda key: None,
+    cache: Cache = lambda key: None,
     conditioning: Conditioning = "survival",
     generator_seed: int = 0,
     batch_size: int = 250,
@@ -187,24 +187,19 @@ def evaluate_causes(
             row[f"{key}_low"], row[f"{key}_high"] = mean_interval(metrics[key], groups)
         return row | {"recall": metrics["recall"].mean(axis=0).round(5).tolist(), "version": __version__}
 
-    known_of = {name: known({**shown, "solver": name, "version": __version__}) for name in (ORACLE, RANDOM)}
-    yield known_of[ORACLE] or row_of(ORACLE, oracle_scores(process, windows), 0.0, 0.0)
-    yield known_of[RANDOM] or row_of(RANDOM, np.random.default_rng(generator_seed).random(causes.shape), 0.0, 0.0)
+    cached = {name: cache({**shown, "solver": name, "version": __version__}) for name in (ORACLE, RANDOM)}
+    yield cached[ORACLE] or row_of(ORACLE, oracle_scores(process, windows), 0.0, 0.0)
+    yield cached[RANDOM] or row_of(RANDOM, np.random.default_rng(generator_seed).random(causes.shape), 0.0, 0.0)
     for name, mtpp, solver in methods:
-        if (row := known({**shown, "solver": name, "version": __version__})) is not None:
+        if (row := cache({**shown, "solver": name, "version": __version__})) is not None:
             yield row
             continue
         generator = torch.Generator(device=mtpp.device).manual_seed(generator_seed)
         clock, pieces, spent = time.perf_counter(), [], 0
-        with tqdm(total=len(windows), unit="windows", desc=f"causes {name}", disable=not progress) as bar:
-            for start in range(0, len(windows), batch_size):
-                rows = np.arange(start, min(start + batch_size, len(windows)))
-                batch = windows.__getitems__(rows)
-                times, marks, mask = (batch[key].to(mtpp.device) for key in ("times", "marks", "mask"))
-                objective = Objective(mtpp, times, marks, mask, windows.future, conditioning=conditioning)
-                with torch.no_grad():
-                    pieces.append(solver.rank(objective, generator).cpu().numpy())
-                spent += int(objective.num_evaluations.sum())
-                bar.update(len(rows))
+        bar = f"causes {name}" if progress else None
+        for _, objective in objectives(mtpp, windows, conditioning, batch_size, bar):
+            with torch.no_grad():
+                pieces.append(solver.rank(objective, generator).cpu().numpy())
+            spent += int(objective.num_evaluations.sum())
         seconds = time.perf_counter() - clock
         yield row_of(name, np.concatenate(pieces), spent / len(windows), seconds)

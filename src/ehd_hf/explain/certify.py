@@ -1,0 +1,220 @@
+"""The certificate: search in the model's precision, measure in double, search again where rounding decides, judge."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..models.distiller import DistillerModel
+from ..models.perplexity import dppl_parts
+from ..models.point_process import MTPPModel
+from ..models.question import MARGIN, Question
+from ..models.window import Window, most_recent, places_of
+from ..solvers.base import Objective, Solver, get_solver, rule_for
+from ..solvers.prefix import RankedBy, ask_others, best_prefix, first_prefix, prefix_curve
+from ..solvers.refine import PRUNING, Refine
+
+# What orders events where no distiller does; without gates (see `models.from_function`), by deletions alone.
+SOLVER, SOLVER_WITHOUT_GATES = "integrated_gradient", "greedy_search"
+# How far off a search in single precision may be; where that could matter it is repeated in double.
+_ROUNDING = 1e-4
+# Below that, not even double precision can tell whether a history helps or misleads.
+_NOTHING = 1e-9
+
+
+class Answer(NamedTuple):
+    """What was found and measured in B windows, by columns.
+
+    history, distill_mask, scores: (B, L), the first True where there is an event.
+    curve: (B, L + 1), dppl_left of the order's prefixes as far as they were evaluated, inf elsewhere; None if not.
+    values: (B,) each, in double precision, named as in `Explanation`.
+    met, certified: (B,), whether the target is met, and met by a margin.
+    explains_nothing: (B,), whether the future is as likely without the whole history.
+    one_minimal: (B,), whether every event of the set was checked to be needed.
+    """
+
+    history: Tensor
+    distill_mask: Tensor
+    scores: Tensor
+    curve: Tensor | None
+    values: dict[str, Tensor]
+    met: Tensor
+    certified: Tensor
+    explains_nothing: Tensor
+    one_minimal: Tensor
+
+    @property
+    def is_most_recent(self) -> Tensor:
+        """(B,), whether a set is simply the last events of its history."""
+        return (self.distill_mask == most_recent(self.history, self.distill_mask.sum(1))).all(1)
+
+    def check_finite(self, names: Sequence[Any]) -> None:
+        """Refuse answers that are not numbers, by the name of the first sequence that has one."""
+        refuse_non_numbers(names, *self.values.values(), self.scores.masked_fill(~self.history, 0.0))
+
+
+class _Search(NamedTuple):
+    """What a search chose: `reached` (B,) is met by a margin, and pruned if that was asked; `closest` (B,) is then by
+    how much its most dispensable event is needed, negative. `empty` (B,): dppl of the empty history, if evaluated."""
+
+    distill_mask: Tensor
+    scores: Tensor
+    reached: Tensor
+    curve: Tensor | None = None
+    closest: Tensor | None = None
+    empty: Tensor | None = None
+
+
+class Certifier:
+    """Answers questions with one model and one solver.
+
+    Args:
+        model: a distiller, its MTPP inside, or an MTPP alone.
+        solver: what orders or chooses the events; the distiller's scores if None, or the default solver of an MTPP.
+    """
+
+    def __init__(self, model: DistillerModel | MTPPModel, solver: Solver | None) -> None:
+        self.model = model
+        self.distiller = model if isinstance(model, DistillerModel) else None
+        self.mtpp: MTPPModel = model.mtpp if isinstance(model, DistillerModel) else model
+        self.ordering = get_solver(SOLVER if self.mtpp.has_gates else SOLVER_WITHOUT_GATES)
+        own = self.distiller and RankedBy(score=self._scores, num_evaluations=self.distiller.num_evaluations)
+        self.solver: Solver = solver or own or self.ordering
+
+    def _scores(self, objective: Objective) -> Tensor:
+        assert self.distiller is not None
+        return self.distiller.history_scores(objective.window.to(self.distiller.dtype))  # which may be in double
+
+    def double(self) -> MTPPModel:
+        """A copy of the MTPP in double precision; the user's model is left alone."""
+        return copy.deepcopy(self.mtpp).double()
+
+    @torch.no_grad()
+    def answer(self, window: Window, question: Question, double: MTPPModel, *, curves: bool = True) -> Answer:
+        """What explains each window, whose times are float64. Without `curves`, no prefix is evaluated that the answer
+        does not need."""
+        window = question.about(window)
+        search = self._search(self.mtpp, window.to(self.mtpp.dtype), question, curves)
+        values = self._measure(double, window, question, search.distill_mask)
+        doubtful = self._doubtful(question, search, values)
+        if doubtful.any():
+            part = window.rows(doubtful.nonzero()[:, 0])
+            again = self._search(double, part, question, curves, search.scores[doubtful])
+            for before, after in zip(search, again, strict=True):
+                if before is not None and after is not None:
+                    before[doubtful] = after
+            for name, value in self._measure(double, part, question, again.distill_mask).items():
+                values[name][doubtful] = value
+        return self._judged(window, question, search, values, curves)
+
+    def _judged(
+        self, window: Window, question: Question, search: _Search, values: dict[str, Tensor], curves: bool
+    ) -> Answer:
+        dppl = (values["dppl_left"], values["dppl_distilled"], values["dppl_empty"])
+        met, by_margin = question.met(*dppl), question.met(*dppl, MARGIN)
+        nothing = values["dppl_empty"] > -_NOTHING
+        if question.share is None:
+            nothing &= ~met
+        one_minimal = search.reached & by_margin & ~nothing & question.prunes
+        met = met & ~nothing
+        if question.size is not None:
+            met = met & (search.distill_mask.sum(1) == window.history.sum(1).clamp(max=question.size))
+        curve = search.curve if curves else None
+        found = (window.history, search.distill_mask, search.scores, curve, values)
+        return Answer(*found, met, met & by_margin, nothing, one_minimal)
+
+    def _search(
+        self, mtpp: MTPPModel, window: Window, question: Question, curves: bool, scores: Tensor | None = None
+    ) -> _Search:
+        """Rank, evaluate the prefixes, take the smallest that meets the target, prune; as far as `refine` says. The
+        order is that of `scores` (B, L), if given."""
+        if question.refine == "none":
+            assert self.distiller is not None
+            chosen, shown = self.distiller.distill(window.to(self.distiller.dtype))
+            return _Search(chosen, shown.double(), torch.ones_like(chosen[:, 0]))
+        objective = Objective(mtpp, window, conditioning=question.conditioning)
+        history = objective.history
+        rule = rule_for(question, objective, MARGIN)
+        generator = torch.Generator(device=history.device).manual_seed(0)
+        # A solver that chooses sets does not order events; the default's order then gives the curve, and a set where
+        # the solver fails.
+        orders = self.solver if self.solver.orders else self.ordering
+        scores = orders.rank(objective, generator) if scores is None else scores
+        places = places_of(scores, history)
+        curve = prefix_curve(objective, places) if curves else None
+        if not self.solver.orders:
+            result = self.solver.solve(objective, rule, generator=generator)
+            # A solver that judges sets by their mean may return one that misses the target.
+            chosen = result.distill_mask
+            reached = result.reached & rule.met(objective, chosen, objective.windows)
+        else:
+            if curve is not None:
+                found = best_prefix(objective, rule, places, curve)
+            else:
+                found, curve = first_prefix(objective, rule, places)
+            if question.prunes:
+                found = ask_others(objective, rule, found, generator)
+            chosen, reached = found.distill_mask, found.reached
+        closest = None
+        if question.prunes:
+            pruned = Refine(start=chosen, scores=scores, **PRUNING).search(objective, rule, generator)
+            chosen, reached, closest = pruned.distill_mask, pruned.reached, pruned.closest.double()
+        empty = objective.dppl_left(history) if question.size is None else None
+        if question.share is not None:
+            assert empty is not None
+            reached = reached & (empty < 0)
+        if not reached.all():
+            # Where the target is out of reach, take the prefix that lowers dppl most.
+            rest = (~reached).nonzero()[:, 0]
+            curve_of_rest = prefix_curve(objective.part(rest), places[rest])
+            lowest = (places[rest] < curve_of_rest.argmin(1)[:, None]) & history[rest]
+            chosen = chosen.index_copy(0, rest, lowest)
+        curve, empty = (None if value is None else value.double() for value in (curve, empty))
+        return _Search(chosen, scores.double(), reached, curve, closest, empty)
+
+    def _doubtful(self, question: Question, search: _Search, values: dict[str, Tensor]) -> Tensor:
+        """Where rounding may have decided the answer, (B,): times far from their origin, or a value at a limit."""
+        if question.refine == "none" or self.mtpp.dtype == torch.float64:
+            return torch.zeros_like(search.reached)
+        left, distilled, empty = values["dppl_left"], values["dppl_distilled"], values["dppl_empty"]
+        doubtful = search.reached & ~question.met(left, distilled, empty, MARGIN)
+        if search.empty is not None:
+            doubtful |= ~((search.empty - empty).abs() <= _ROUNDING)
+        if search.curve is not None and question.size is None:
+            limit = question.limit(empty)[:, None] - MARGIN
+            doubtful |= ((search.curve - limit).abs() <= _ROUNDING).any(1)
+        if search.closest is not None:
+            # An event that only just cannot be spared may be one that can.
+            doubtful |= search.reached & (search.closest > -_ROUNDING)
+        if question.delta is not None:
+            doubtful |= ~search.reached
+        return doubtful
+
+    def _measure(self, mtpp: MTPPModel, window: Window, question: Question, distill_mask: Tensor) -> dict[str, Tensor]:
+        """The values of an explanation, (B,) each: of what is left, of what is distilled, and of nothing."""
+        history = window.history
+        sets = torch.stack([history & ~distill_mask, distill_mask, torch.zeros_like(history)]).to(window.times.dtype)
+        drops = dppl_parts(mtpp, window.to(mtpp.dtype), sets, conditioning=question.conditioning, rebuilder="compact")
+        left, distilled, empty = drops.total
+        return {
+            "dppl_left": left,
+            "dppl_distilled": distilled,
+            "dppl_empty": empty,
+            "dppl_left_time": drops.time[0],
+            "dppl_left_mark": drops.mark[0],
+        }
+
+
+def refuse_non_numbers(names: Sequence[Any], *values: Tensor) -> None:
+    """Refuse `values`, (B,) or (B, L), of the sequences called `names`, if one is not a number."""
+    bad = torch.stack([~value.isfinite().reshape(len(names), -1).all(1) for value in values]).any(0)
+    if bad.any():
+        name = names[int(bad.int().argmax())]
+        raise ValueError(
+            f"an explanation must be made of numbers; the model gives none for sequence {name!r}. Check its weights "
+            "for NaN, and its times for gaps far beyond those the model was trained on."
+        )
