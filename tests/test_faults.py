@@ -148,7 +148,7 @@ def test_an_evaluation_killed_at_random_moments_has_every_row_once(tmp_path):
         words = ["--model", tmp_path / "model", "--data", "simulated:incident", "--limit", "150", "--batch-size", "1"]
         words += ["--tasks", "distiller", "ehed", "emhd", "--out", place / "rows.jsonl", "--solvers"]
         words += ["greedy_search", "random_distillation", "leave_one_out", "integrated_gradient", "shapley"]
-        return [sys.executable, str(SCRIPTS / "evaluate.py"), *map(str, words)]
+        return [sys.executable, str(SCRIPTS / "paper" / "evaluate.py"), *map(str, words)]
 
     rows = {}
     for name in ("whole", "broken"):

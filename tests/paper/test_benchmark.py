@@ -16,10 +16,11 @@ from ehd_hf.models.rebuild import compact
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))  # as when the script is run
 
+import paper_plan  # noqa: E402
+
 import benchmark  # noqa: E402
 import benchmark_page  # noqa: E402
 import benchmarks  # noqa: E402
-import paper_plan  # noqa: E402
 from benchmarks import data, distiller, explain, gate, memory, mtpp, processes, scaling, startup  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

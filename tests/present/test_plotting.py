@@ -8,42 +8,13 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from ehd_hf.present.picture import (
-    COLOURS,
     MAX_LANES,
     THEMES,
     _duration,
     explanation_plot,
-    left_share_plot,
-    length_plot,
-    mark_share_plot,
-    sizes_plot,
-    slide_plot,
 )
 from explanations import HOSTILE, made
 from explanations import MARKS as MARKS_MADE
-
-MARKS = [
-    {
-        "label": "Guru",
-        "num_events": 1234,
-        "share": 0.5,
-        "expected": 0.3,
-        "recency": 0.45,
-        "low": 0.4,
-        "high": 0.6,
-        "significant": True,
-    },
-    {
-        "label": "Caucus",
-        "num_events": 7,
-        "share": 0.2,
-        "expected": 0.3,
-        "recency": 0.45,
-        "low": 0.0,
-        "high": 0.4,
-        "significant": False,
-    },
-]
 
 
 def legend_of(figure):
@@ -57,61 +28,6 @@ def drawn(figure, tmp_path):
     figure.savefig(tmp_path / "figure.png", dpi=40)
     assert (tmp_path / "figure.png").stat().st_size > 0
     return figure
-
-
-def test_left_events_along_training_are_percentages_by_run(tmp_path):
-    figure = drawn(left_share_plot({"L_c alone": [(0, 0.5), (10, 0.0)], "L_n alone": [(0, 0.5), (10, 1.0)]}), tmp_path)
-    (axes,) = figure.axes
-    first, second = axes.get_lines()
-    np.testing.assert_allclose(first.get_ydata(), [0.5, 0.0])
-    assert axes.get_ylim() == (0, 1) and axes.get_xlabel() == "training step"
-    assert "100%" in [label.get_text() for label in axes.get_yticklabels()]
-    assert legend_of(figure) == ["L_c alone", "L_n alone"]
-    assert first.get_color() != second.get_color() and first.get_linestyle() != second.get_linestyle()
-
-
-def test_marks_are_named_ordered_and_significance_is_filled(tmp_path):
-    figure = drawn(mark_share_plot(MARKS, "toy"), tmp_path)
-    (axes,) = figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["Caucus (7)", "Guru (1.23k)"]
-    filled, hollow, random, recent = axes.collections[1:]
-    assert filled.get_offsets().tolist() == [[0.5, 1.0]] and to_hex(filled.get_facecolor()[0]) == COLOURS[0].lower()
-    assert hollow.get_offsets().tolist() == [[0.2, 0.0]] and to_hex(hollow.get_facecolor()[0]) == "#ffffff"
-    assert random.get_offsets()[:, 0].tolist() == [0.3, 0.3]
-    assert recent.get_offsets()[:, 0].tolist() == [0.45, 0.45]
-    names = ["distilled: unlike random", "distilled: no difference", "at random", "the last events"]
-    assert legend_of(figure) == names
-    assert axes.get_title() == "toy"
-    assert len(legend_of(mark_share_plot(MARKS[:1]))) == 3  # no entry for what is not there
-
-
-def test_lengths_have_a_pdf_and_a_cdf(tmp_path):
-    figure = drawn(length_plot({"(15, 40)": [0.25, 0.5, 0.25], "(25, 50)": [0.0, 0.5, 0.25, 0.25]}), tmp_path)
-    density, cumulative = figure.axes
-    np.testing.assert_allclose(density.get_lines()[0].get_ydata(), [0.25, 0.5, 0.25])
-    np.testing.assert_allclose(cumulative.get_lines()[1].get_ydata(), [0.0, 0.5, 0.75, 1.0])
-    assert legend_of(figure) == ["(15, 40)", "(25, 50)"]
-    assert legend_of(length_plot({"only": [1.0]})) == []
-
-
-def test_slides_show_what_is_rare(tmp_path):
-    figure = drawn(slide_plot([10, 85, 4, 1], [70, 10, 5, 10, 5], "toy"), tmp_path)
-    ejected, added = figure.axes
-    np.testing.assert_allclose([bar.get_height() for bar in ejected.patches], [0.7, 0.1, 0.05, 0.1, 0.05])
-    assert ejected.get_yscale() == "log" and "15.0% of slides move 3 or more" in ejected.get_title()
-    assert "1.0% of slides" in added.get_title() and "added" in added.get_xlabel()
-    assert "1%" in [label.get_text() for label in ejected.get_yticklabels()]
-
-
-def test_sizes_break_where_windows_are_missing(tmp_path):
-    figure = drawn(sizes_plot({3: ([1, 2, 5, 6], [4, 4, 2, 3]), 8: ([0, 1], [1, 2]), 9: ([0], [1])}), tmp_path)
-    assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == [
-        "sequence 3",
-        "sequence 8",
-        "sequence 9",
-    ]
-    x, y = figure.axes[0].get_lines()[0].get_data()
-    assert np.isnan(x[2]) and np.isnan(y[2]) and len(x) == 5
 
 
 # --- one explanation
@@ -239,16 +155,6 @@ def test_durations_read_as_people_say_them(seconds, said):
     assert _duration((1.0, 3.5), "1e6 s") == "2.5 x 1e6 s"
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        lambda: left_share_plot({}),
-        lambda: mark_share_plot([]),
-        lambda: length_plot({}),
-        lambda: sizes_plot({}),
-        lambda: explanation_plot(made().to_frame()[:0]),
-    ],
-)
-def test_nothing_to_draw_is_refused(draw):
-    with pytest.raises(ValueError, match="needs at least one .*; got none"):
-        draw()
+def test_an_explanation_without_events_is_refused():
+    with pytest.raises(ValueError, match="needs at least one event; got none"):
+        explanation_plot(made().to_frame()[:0])

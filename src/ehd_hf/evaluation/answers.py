@@ -1,37 +1,42 @@
-"""Which method finds the smaller explanation, at what cost? All on the same windows, point process and target.
+"""What methods answer on many windows, and `compare`: which finds the smaller explanation, at what cost?
 
-A method is a solver, by name; "distiller" is the order a trained distiller gives. Options follow a colon, and what to
-do with its answer a plus sign: `integrated_gradient:per_round=2`, `greedy_search+drop` (drop what can be spared),
-`distiller+prune` (as explanations are pruned: one swap too), `recency+swap` (up to four).
+A method is the name of a solver; "distiller" is the order a trained distiller gives. Options follow a colon, and the
+refinement of the answer a plus sign: `integrated_gradient:per_round=2`, `greedy_search+drop` (drop events that can be
+spared), `distiller+prune` (as explanations are pruned: also one swap), `recency+swap` (up to four swaps).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 import torch
+from tqdm.auto import tqdm
 
 from .. import __version__
 from ..data.windows import WindowStore
-from ..explain.explanation import MARGIN
 from ..models.distiller import DistillerModel
-from ..models.perplexity import Conditioning
 from ..models.point_process import MTPPModel
-from ..solvers.base import OTHERS, Explains, Objective, RankedBy, Solver, available_solvers, get_solver
-from ..solvers.refine import PRUNING
-from .scores import BATCH_SIZE, DISTILLER, Answers, check_vocabulary, in_double, solver_answers
+from ..models.question import MARGIN, Conditioning, Question
+from ..models.window import Window, most_recent
+from ..solvers.base import Objective, Rule, Solver, SolverResult, get_solver, rule_for
+from ..solvers.prefix import FALLBACKS, RankedBy
+from ..solvers.refine import PRUNE
+from .scores import in_double
 from .statistics import mean_interval
 
 Row = dict[str, Any]
 
+BATCH_SIZE = 250  # windows searched at once
+DISTILLER = "distiller"  # stands among the solvers' names
 # What may follow a plus sign: options of `solvers.refine`.
-REFINEMENTS: dict[str, dict[str, Any]] = {"drop": {"max_swaps": 0}, "prune": PRUNING, "swap": {"max_swaps": 4}}
+REFINEMENTS: dict[str, dict[str, Any]] = {"drop": {"max_swaps": 0}, "prune": PRUNE, "swap": {"max_swaps": 4}}
 
 
 def get_method(spec: str, distiller: DistillerModel | None = None) -> Solver:
-    """The solver a method's name stands for; see the module's text."""
+    """The solver that a name such as "greedy_search+drop" stands for; the module's docstring has the syntax."""
     name, plus, refinement = spec.partition("+")
     name, colon, listed = name.partition(":")
     options: dict[str, int | str] = {}
@@ -44,12 +49,14 @@ def get_method(spec: str, distiller: DistillerModel | None = None) -> Solver:
         if distiller is None or options:
             raise ValueError(f"{DISTILLER!r} stands for a trained distiller and has no options; got {spec!r}.")
         solver: Solver = RankedBy(
-            score=_scores_of(distiller), num_evaluations=distiller.num_evaluations, otherwise=OTHERS
+            score=lambda objective: distiller.history_scores(objective.window),
+            num_evaluations=distiller.num_evaluations,
+            otherwise=FALLBACKS,
         )
     else:
-        plain = get_solver(name)
+        types = get_type_hints(type(get_solver(name)))
         for key, value in options.items():
-            wanted = get_type_hints(type(plain)).get(key, type(value))
+            wanted = types.get(key, type(value))
             if not isinstance(value, wanted):
                 what = "a name" if isinstance("", wanted) else "a whole number"
                 raise ValueError(f"{key} of {name} must be {what}; got {value!r}.")
@@ -61,45 +68,121 @@ def get_method(spec: str, distiller: DistillerModel | None = None) -> Solver:
     return get_solver("refine", start=solver, **REFINEMENTS[refinement])
 
 
-def get_ranking(spec: str, distiller: DistillerModel | None = None) -> Solver:
-    """The same where an order of all events is asked for, not a set of them."""
-    solver = get_method(spec, distiller)
-    if not solver.orders:
-        orders = [name for name in available_solvers() if get_solver(name).orders]
-        raise ValueError(
-            f"an order of all events is needed, as {DISTILLER}, {', '.join(orders)} give one; got {spec!r}, which "
-            "finds sets of events. Leave it out."
-        )
-    return solver
+# --- the loop over windows
 
 
-def _scores_of(distiller: DistillerModel) -> Any:
-    return lambda objective: distiller.history_scores(
-        objective.times, objective.marks, objective.mask, objective.num_future
-    )
+class Answers(NamedTuple):
+    """What one method answered on W windows: `distill_mask` (W, L), the other arrays (W,); `seconds` in all."""
+
+    distill_mask: np.ndarray
+    dppl_left: np.ndarray
+    dppl_distilled: np.ndarray
+    num_evaluations: np.ndarray
+    reached: np.ndarray
+    seconds: float
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """|H_d|, (W,)."""
+        return self.distill_mask.sum(1)
+
+    @property
+    def ds(self) -> np.ndarray:
+        """Distinguishment significance, (W,)."""
+        return self.dppl_distilled - self.dppl_left
+
+
+def objectives(
+    mtpp: MTPPModel,
+    windows: WindowStore,
+    conditioning: Conditioning,
+    batch_size: int = BATCH_SIZE,
+    progress: str | None = None,
+) -> Iterator[tuple[slice, Objective]]:
+    """All windows, a batch at a time: which they are, and their objective. `progress` names a bar, if one is shown."""
+    with tqdm(total=len(windows), unit="windows", desc=progress, disable=progress is None) as bar:
+        for first in range(0, len(windows), batch_size):
+            rows = slice(first, min(first + batch_size, len(windows)))
+            batch = windows.__getitems__(np.arange(rows.start, rows.stop))
+            times, marks, mask = (batch[key].to(mtpp.device) for key in ("times", "marks", "mask"))
+            yield rows, Objective(mtpp, Window(times, marks, mask, windows.future), conditioning=conditioning)
+            bar.update(rows.stop - rows.start)
+
+
+def answer_windows(
+    answer: Callable[[Objective, slice], SolverResult], batches: Iterable[tuple[slice, Objective]]
+) -> Answers:
+    """What `answer` gives on the batches of `objectives`; all evaluations of an objective count as its own."""
+    fields = ("distill_mask", "dppl_left", "dppl_distilled", "reached")
+    pieces: dict[str, list[np.ndarray]] = {field: [] for field in (*fields, "num_evaluations")}
+    began = time.perf_counter()
+    for rows, objective in batches:
+        result = answer(objective, rows)
+        for field in fields:
+            array = getattr(result, field).cpu().numpy()
+            pieces[field].append(array.astype(np.float64) if field.startswith("dppl") else array)
+        pieces["num_evaluations"].append(objective.num_evaluations.cpu().numpy())
+    seconds = time.perf_counter() - began
+    whole: Any = {field: np.concatenate(values) for field, values in pieces.items()}
+    return Answers(**whole, seconds=seconds)
+
+
+def solver_answers(
+    solver: Solver,
+    mtpp: MTPPModel,
+    windows: WindowStore,
+    rule: Callable[[Objective, slice], Rule],
+    *,
+    conditioning: Conditioning = "paper",
+    seed: int = 0,
+    batch_size: int = BATCH_SIZE,
+    progress: str | None = None,
+) -> Answers:
+    """What a solver answers; `rule` gives the rule of an objective, whose windows are those of a slice."""
+    generator = torch.Generator(device=mtpp.device).manual_seed(seed)
+
+    def answer(objective: Objective, rows: slice) -> SolverResult:
+        return solver.solve(objective, rule(objective, rows), generator=generator)
+
+    return answer_windows(answer, objectives(mtpp, windows, conditioning, batch_size, progress))
+
+
+def dppl_of_empty(mtpp: MTPPModel, windows: WindowStore, conditioning: Conditioning, batch_size: int) -> np.ndarray:
+    """(W,) dppl of the empty history: what the whole history explains."""
+    batches = objectives(mtpp, windows, conditioning, batch_size)
+    values = [objective.dppl_left(objective.history).cpu().numpy() for _, objective in batches]
+    return np.concatenate(values) if values else np.empty(0)
+
+
+def where_explained(
+    mtpps: Iterable[MTPPModel], windows: WindowStore, conditioning: Conditioning, batch_size: int
+) -> np.ndarray:
+    """Indices of the windows whose history explains something to each of `mtpps`: dppl of the empty history is < 0."""
+    empty = [dppl_of_empty(mtpp, windows, conditioning, batch_size) for mtpp in mtpps]
+    return np.flatnonzero((np.array(empty) < 0).all(0))
+
+
+# --- methods side by side
 
 
 def compare(
     mtpp: MTPPModel,
     windows: WindowStore,
     methods: Iterable[str],
+    question: Question,
     *,
     distiller: DistillerModel | None = None,
-    epsilon: float | None = None,
-    share: float | None = None,
-    delta: float | None = None,
     reference: str = "greedy_search",
-    known: Callable[[Row], Row | None] = lambda key: None,
-    conditioning: Conditioning = "survival",
+    cache: Callable[[Row], Row | None] = lambda key: None,
     generator_seed: int = 0,
     batch_size: int = BATCH_SIZE,
     progress: bool = False,
     **stamp: Any,
 ) -> Iterator[Row]:
-    """One row for each of `methods`: the size of its sets that meet the target, beside the same windows of the others.
+    """One row for each of `methods`: the size of its sets that meet the target, on the same windows as the others.
 
     Where dppl of the empty history is 0 or above the history explains nothing (`explains_nothing`, share of windows);
-    such windows are left out of every other figure.
+    such windows are left out of every other figure. There are no rows if no window is left.
 
     Keys: `size` (L where a method does not reach the target) with `_std` over windows and a 95 % interval of the mean,
     `_low` and `_high`, by bootstrap over sequences; `sizes`, of every window; `difference` of the sizes from those of
@@ -111,33 +194,41 @@ def compare(
     Args:
         mtpp: the point process explained.
         methods: names as in `get_method`; `reference` is run in any case.
+        question: an epsilon or a share, met with the margin of a certificate; with its delta and conditioning.
         distiller: what "distiller" stands for.
-        epsilon, share, delta: the target, see `solvers.base.Explains`; met with the margin of a certificate.
-        known: asked before a row is computed, with what identifies it: the row itself if there is one.
+        cache: asked before a row is computed, with what identifies it: the row itself if there is one.
         stamp: what else each row says (data, split, ...).
     """
-    target = Explains(epsilon=epsilon, share=share, delta=delta, margin=MARGIN)
     solvers = {method: get_method(method, distiller) for method in dict.fromkeys([reference, *methods])}
     if distiller is not None:
         check_vocabulary(distiller, windows)
-    chosen = windows.select(where_explained([mtpp], windows, conditioning, batch_size))
+    chosen = windows.select(where_explained([mtpp], windows, question.conditioning, batch_size))
+    if not len(chosen):
+        return
     groups = chosen.sequence_index
-    how: dict[str, Any] = {"conditioning": conditioning, "batch_size": batch_size}
-    said = f"epsilon {epsilon}" if share is None else f"share {share}"
-    said += "" if delta is None else f", delta {delta}"
-    base: Row = {"task": "explain", "pair": f"{chosen.future}-{chosen.history}", **stamp, "target": said}
-    base |= {"epsilon": epsilon, "share": share, "delta": delta, "reference": reference, **how}
+    target = f"epsilon {question.epsilon}" if question.share is None else f"share {question.share}"
+    target += "" if question.delta is None else f", delta {question.delta}"
+    base: Row = {"task": "explain", "pair": f"{chosen.future}-{chosen.history}", **stamp, "target": target}
+    base |= {name: getattr(question, name) for name in ("epsilon", "share", "delta")} | {"reference": reference}
+    base |= {"conditioning": question.conditioning, "batch_size": batch_size}
     base |= {"num_windows": len(chosen), "num_sequences": len(np.unique(groups)), "generator_seed": generator_seed}
     base |= {"explains_nothing": 1 - len(chosen) / len(windows), "version": __version__}
     anchor: Row | None = None
     for method, solver in solvers.items():
-        row = known({**base, "solver": method})
+        row = cache({**base, "solver": method})
         if row is None:
             answers = solver_answers(
-                solver, mtpp, chosen, lambda rows: target, seed=generator_seed, progress=progress, name=method, **how
+                solver,
+                mtpp,
+                chosen,
+                lambda objective, rows: rule_for(question, objective, MARGIN),
+                conditioning=question.conditioning,
+                seed=generator_seed,
+                batch_size=batch_size,
+                progress=method if progress else None,
             )
             row = {**base, "solver": method, **_measured(answers, chosen)}
-            verified = verify(mtpp, chosen, answers.distill_mask, target, conditioning, answers.reached)
+            verified = verify(mtpp, chosen, answers.distill_mask, question, answers.reached)
             row["verified"] = float(verified.mean()) if len(verified) else None
             difference = np.array(row["sizes"]) - np.array((anchor or row)["sizes"])
             row["difference"] = float(difference.mean())
@@ -152,58 +243,30 @@ def _measured(answers: Answers, windows: WindowStore) -> Row:
     sizes = np.where(answers.reached, answers.sizes, windows.history)
     row: Row = {"size": float(sizes.mean()), "size_std": float(sizes.std())}
     row["size_low"], row["size_high"] = mean_interval(sizes, windows.sequence_index)
+    masks, some = answers.distill_mask, answers.sizes > 0  # an empty set overlaps with nothing
+    recent = most_recent(np.ones_like(masks), answers.sizes)
     means = {
         "reached": answers.reached,
         "dppl_left": answers.dppl_left,
         "dppl_distilled": answers.dppl_distilled,
         "evaluations": answers.num_evaluations,
-        "recency_overlap": _among_the_last(answers.distill_mask),
+        "recency_overlap": (masks & recent).sum(1)[some] / answers.sizes[some],
     }
     row |= {name: float(np.mean(values)) for name, values in means.items()}
     row |= {"seconds_per_window": answers.seconds / len(windows), "threads": torch.get_num_threads()}
     return row | {"sizes": sizes.tolist()}
 
 
-def where_explained(
-    mtpps: Iterable[MTPPModel], windows: WindowStore, conditioning: Conditioning, batch_size: int
-) -> np.ndarray:
-    """Indices of the windows whose history explains something to each of `mtpps`: dppl of the empty history is < 0."""
-    empty = [dppl_of_empty(mtpp, windows, conditioning, batch_size) for mtpp in mtpps]
-    found = np.flatnonzero((np.array(empty) < 0).all(0))
-    if not len(found):
-        raise ValueError(
-            f"there must be a window whose history explains something; got none among {len(windows)}. Take more "
-            "windows, or a point process that has learnt more."
-        )
-    return found
-
-
-def dppl_of_empty(mtpp: MTPPModel, windows: WindowStore, conditioning: Conditioning, batch_size: int) -> np.ndarray:
-    """(W,) dppl of the empty history: what the whole history explains."""
-    values = []
-    for start in range(0, len(windows), batch_size):
-        batch = windows.__getitems__(np.arange(start, min(start + batch_size, len(windows))))
-        times, marks, mask = (batch[key].to(mtpp.device) for key in ("times", "marks", "mask"))
-        objective = Objective(mtpp, times, marks, mask, windows.future, conditioning=conditioning)
-        values.append(objective.dppl_left(objective.history).cpu().numpy())
-    return np.concatenate(values) if values else np.empty(0)
-
-
 @torch.no_grad()
 def verify(
-    mtpp: MTPPModel,
-    windows: WindowStore,
-    distill_mask: np.ndarray,
-    target: Explains,
-    conditioning: Conditioning,
-    rows: np.ndarray,
+    mtpp: MTPPModel, windows: WindowStore, distill_mask: np.ndarray, question: Question, rows: np.ndarray
 ) -> np.ndarray:
     """Whether the target holds for `distill_mask` (W, L) where `rows` (W,) is True, checked by other means than those
     of the search: one window at a time, the deleted sequence built anew, scored in float64."""
     double = in_double(mtpp)
 
     def log_perplexity(times: torch.Tensor, marks: torch.Tensor, kept: torch.Tensor) -> float:
-        split = times[windows.history - 1 : windows.history] if conditioning == "survival" else None
+        split = times[windows.history - 1 : windows.history] if question.conditioning == "survival" else None
         left, names = times[kept][None], marks[kept][None]
         there = torch.ones_like(names, dtype=torch.bool)
         output = double.event_log_prob(left, names, there, survived_until=split)
@@ -214,24 +277,20 @@ def verify(
     for row in np.flatnonzero(rows):
         times, marks = (values[0].to(mtpp.device) for values in windows.gather(np.array([row])))
         times = times.double()
-        left, distilled, empty = everything.clone(), everything.clone(), everything.clone()
         chosen = torch.from_numpy(distill_mask[row]).to(mtpp.device)
+        left, distilled, empty = everything.clone(), everything.clone(), everything.clone()
         left[: windows.history], distilled[: windows.history], empty[: windows.history] = ~chosen, chosen, False
-        full, rest = log_perplexity(times, marks, everything), log_perplexity(times, marks, left)
-        if target.share is not None:
-            met = full - rest <= target.share * (full - log_perplexity(times, marks, empty))
-        else:
-            assert target.epsilon is not None
-            met = full - rest < np.log(target.epsilon)
-        if target.delta is not None:
-            met &= full - log_perplexity(times, marks, distilled) >= -target.delta
-        holds.append(bool(met))
+        full = log_perplexity(times, marks, everything)
+        holds.append(question.met(*(full - log_perplexity(times, marks, kept) for kept in (left, distilled, empty))))
     return np.array(holds, dtype=bool)
 
 
-def _among_the_last(distill_mask: np.ndarray) -> np.ndarray:
-    """Share of each set (W, L) that is among the last events, as many as the set has; empty sets left out."""
-    size = distill_mask.sum(1, keepdims=True)
-    last = np.arange(distill_mask.shape[1]) >= distill_mask.shape[1] - size
-    some = size[:, 0] > 0
-    return (distill_mask & last).sum(1)[some] / size[some, 0]
+def check_vocabulary(distiller: DistillerModel, windows: WindowStore) -> None:
+    """Refuse windows of other marks than the distiller knows."""
+    theirs, known = dict(windows.sequences.id2label), dict(distiller.config.mtpp_config.id2label)
+    if theirs != known:
+        raise ValueError(
+            f"the windows must have the {len(known)} marks the distiller knows "
+            f"({', '.join(list(known.values())[:5])}, ...); theirs are {len(theirs)} "
+            f"({', '.join(list(theirs.values())[:5])}, ...). Load them with its id2label."
+        )

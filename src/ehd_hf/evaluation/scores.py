@@ -1,9 +1,7 @@
-"""How good a model is, as flat rows that carry what repeats them.
+"""How good a point process is: NLL and calibration, as flat rows that carry what repeats them.
 
-A marked temporal point process is scored on whole sequences (first event excluded) and on the futures of all windows.
-Trivial baselines and, for simulated events, the true process are scored on the same events by the same functions. A
-distiller is scored on windows: beside the trivial answer, the most recent events, and beside solvers that are asked
-for as much as it gave (EHED, EMHD).
+Processes are scored on whole sequences (first event excluded) and on the futures of all windows. Trivial baselines
+and, for simulated events, the true process are scored on the same events by the same functions.
 """
 
 from __future__ import annotations
@@ -12,11 +10,9 @@ import copy
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,12 +22,8 @@ from .. import __version__
 from ..data.sequences import EventSequences
 from ..data.synthetic import HawkesProcess
 from ..data.windows import WindowStore, make_windows
-from ..models.distiller import DistillerModel
-from ..models.perplexity import Conditioning
 from ..models.point_process import MTPPModel
-from ..solvers.base import AtSize, Explains, Objective, Reaches, Solver, SolverResult, StopRule, get_solver
 from .baselines import EventScores, TrivialBaseline, is_scored
-from .statistics import case_study, mean_interval
 
 Row = dict[str, Any]
 Scorer = MTPPModel | TrivialBaseline | HawkesProcess
@@ -39,16 +31,21 @@ Scorer = MTPPModel | TrivialBaseline | HawkesProcess
 MAX_TOKENS = 2**16  # events per batch, padding included: some tens of MB at the usual widths
 QQ_PROBABILITIES = np.arange(1, 100) / 100
 TRUE_PROCESS = "true process"
-DISTILLER = "distiller"  # stands among the solvers' names
-SOLVER_TASKS = {"ehed": "ds", "emhd": "lmhs"}  # and the metric of each
-WINDOW_TASKS = ("distiller", *SOLVER_TASKS, "case_study")
-BATCH_SIZE = 250  # windows searched at once
 
 
 def trivial_baselines(train: EventSequences) -> dict[str, TrivialBaseline]:
-    """Fitted baselines by name. Two are enough: a row tells intervals and marks apart."""
-    kinds = (("poisson", "unigram"), ("gamma", "bigram"))
-    return {baseline.name: baseline.fit(train) for baseline in (TrivialBaseline(*kind) for kind in kinds)}
+    """Fitted baselines by name, without those that cannot be fitted: equal intervals have no gamma distribution.
+
+    Two are enough: a row tells intervals and marks apart.
+    """
+    fitted = {}
+    for kind in (("poisson", "unigram"), ("gamma", "bigram")):
+        baseline = TrivialBaseline(*kind)
+        try:
+            fitted[baseline.name] = baseline.fit(train)
+        except ValueError:
+            continue
+    return fitted
 
 
 def evaluate_mtpp(
@@ -97,328 +94,6 @@ def evaluate_mtpp(
                 future = _average_futures(scores, windows)
             row |= {f"future_{key}": value for key, value in future.items()} | {"num_windows": len(windows)}
         yield row | {"seconds": round(time.perf_counter() - began, 2), "version": __version__}
-
-
-class Answers(NamedTuple):
-    """What one method answered on W windows: `distill_mask` (W, L), the other arrays (W,); `seconds` for all of them,
-    and how many of these a distiller took for its masks alone."""
-
-    distill_mask: np.ndarray
-    dppl_left: np.ndarray
-    dppl_distilled: np.ndarray
-    num_evaluations: np.ndarray
-    reached: np.ndarray
-    seconds: float
-    distill_seconds: float | None = None
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """|H_d|, (W,)."""
-        return self.distill_mask.sum(1)
-
-    @property
-    def ds(self) -> np.ndarray:
-        """Distinguishment significance, (W,)."""
-        return self.dppl_distilled - self.dppl_left
-
-
-def distiller_answers(
-    distiller: DistillerModel,
-    windows: WindowStore,
-    *,
-    conditioning: Conditioning | None = None,
-    batch_size: int = BATCH_SIZE,
-    progress: bool = False,
-) -> Answers:
-    """The distiller's own masks (alg. 2) and what they are worth under `conditioning` (its own if not given)."""
-    check_vocabulary(distiller, windows)
-    distiller, distill_seconds = distiller.eval(), 0.0
-
-    def answer(objective: Objective, rows: slice) -> SolverResult:
-        nonlocal distill_seconds
-        began = time.perf_counter()
-        chosen, _ = distiller.distill(objective.times, objective.marks, objective.mask, objective.num_future)
-        distill_seconds += time.perf_counter() - began
-        values = objective.dppl_left(chosen), objective.dppl_distilled(chosen)
-        return SolverResult(chosen, *values, objective.num_evaluations, torch.ones_like(chosen[:, 0]))
-
-    how = conditioning or distiller.config.conditioning
-    answers = _answer_windows(answer, distiller.mtpp, windows, how, batch_size, progress, DISTILLER)
-    return answers._replace(distill_seconds=distill_seconds)
-
-
-def solver_answers(
-    solver: Solver,
-    mtpp: MTPPModel,
-    windows: WindowStore,
-    stop: Callable[[slice], StopRule],
-    *,
-    conditioning: Conditioning = "paper",
-    seed: int = 0,
-    batch_size: int = BATCH_SIZE,
-    progress: bool = False,
-    name: str = "windows",
-) -> Answers:
-    """What a solver answers, batch after batch; `stop` gives the rule of the windows of a slice."""
-    generator = torch.Generator(device=mtpp.device).manual_seed(seed)
-
-    def answer(objective: Objective, rows: slice) -> SolverResult:
-        return solver.solve(objective, stop(rows), generator=generator)
-
-    return _answer_windows(answer, mtpp, windows, conditioning, batch_size, progress, name)
-
-
-def evaluate_windows(
-    distiller: DistillerModel,
-    windows: WindowStore,
-    tasks: Iterable[str],
-    solvers: Iterable[str] = (),
-    *,
-    known: Callable[[Row], Row | None] = lambda key: None,
-    conditioning: Conditioning | None = None,
-    generator_seed: int = 0,
-    batch_size: int = BATCH_SIZE,
-    progress: bool = False,
-    **stamp: Any,
-) -> Iterator[Row]:
-    """The rows of several tasks, one after the other: of `evaluate_solvers` for ehed and emhd, with the distiller and
-    recency always among the solvers; of `evaluate_distiller`; of `evaluate_case_study`.
-
-    Args:
-        known: asked before a row is computed, with what identifies it: the row itself if there is one.
-    """
-    check_vocabulary(distiller, windows)
-    solvers = list(dict.fromkeys([DISTILLER, "recency", *solvers]))
-    questions: list[tuple[str, str | None]] = []
-    for task in dict.fromkeys(tasks):
-        if task not in WINDOW_TASKS:
-            raise ValueError(f"task must be one of {', '.join(WINDOW_TASKS)}; got {task!r}.")
-        questions += [(task, solver) for solver in solvers] if task in SOLVER_TASKS else [(task, None)]
-    how: dict[str, Any] = {"conditioning": conditioning or distiller.config.conditioning}
-    base = {"pair": f"{windows.future}-{windows.history}", **stamp, **how, "num_windows": len(windows)}
-
-    def look_up(task: str, solver: str | None) -> Row | None:
-        search = {"solver": solver, "generator_seed": generator_seed, "batch_size": batch_size} if solver else {}
-        return known({"task": task, **base, **search, "version": __version__})
-
-    found = {question: look_up(*question) for question in questions}
-    missing = [(task, solver) for (task, solver), row in found.items() if solver and row is None]
-    options: dict[str, Any] = {**how, "batch_size": batch_size, "progress": progress, **stamp}
-    fresh = evaluate_solvers(distiller, windows, missing, generator_seed=generator_seed, **options)
-    single = {"distiller": evaluate_distiller, "case_study": evaluate_case_study}
-    for (task, solver), row in found.items():
-        if row is None:
-            row = next(fresh) if solver else single[task](distiller, windows, **options)
-        yield row
-
-
-def evaluate_solvers(
-    distiller: DistillerModel,
-    windows: WindowStore,
-    questions: Iterable[tuple[str, str]],
-    *,
-    conditioning: Conditioning | None = None,
-    generator_seed: int = 0,
-    batch_size: int = BATCH_SIZE,
-    progress: bool = False,
-    **stamp: Any,
-) -> Iterator[Row]:
-    """One row for each of `questions`, as soon as it is answered.
-
-    EHED gives every solver the distiller's own size in each window; `ds` is the metric. EMHD gives it the distiller's
-    dppl_left and dppl_distilled as targets; `lmhs` is the metric, the size needed, and L where a solver does not reach
-    them (`reached` is the share that does). The distiller's own rows are the solver "distiller".
-
-    Keys: the metric's mean with `_std` over windows and a 95 % interval of the mean, `_low` and `_high`, by bootstrap
-    over sequences (windows overlap); `difference` from the distiller on the same windows, with its interval; means of
-    `size`, `dppl_left`, `dppl_distilled`, `evaluations` (likelihoods of one window given one mask; the full history's
-    and those of the values reported included) and `seconds_per_window` (of which a distiller took
-    `distill_seconds_per_window` for its masks).
-
-    Args:
-        questions: (task, solver) by name: ehed or emhd; "distiller" or one of `available_solvers()`.
-        conditioning: of the perplexities; the distiller's own if not given.
-        generator_seed: of the solvers' randomness.
-        batch_size: windows searched at once; what a random solver draws depends on it.
-        stamp: what else each row says (data, split, ...).
-    """
-    questions = list(questions)
-    for task, name in questions:
-        if task not in SOLVER_TASKS:
-            raise ValueError(f"task must be one of {', '.join(SOLVER_TASKS)}; got {task!r}.")
-        if name != DISTILLER:
-            get_solver(name)  # an unknown one is refused before anything is computed
-    if not questions:
-        return
-    how: dict[str, Any] = {"conditioning": conditioning or distiller.config.conditioning, "batch_size": batch_size}
-    own = distiller_answers(distiller, windows, progress=progress, **how)
-    groups = windows.sequence_index
-
-    def rule(task: str, rows: slice) -> StopRule:
-        device = distiller.device
-        if task == "ehed":
-            return AtSize(torch.from_numpy(own.sizes[rows]).to(device))
-        left, distilled = own.dppl_left[rows], own.dppl_distilled[rows]
-        return Reaches(torch.from_numpy(left).to(device), torch.from_numpy(distilled).to(device))
-
-    for task, name in questions:
-        answers, options = own, ""
-        if name != DISTILLER:
-            solver = get_solver(name)
-            options = ", ".join(f"{option}={value}" for option, value in vars(solver).items())
-            answers = solver_answers(
-                solver,
-                distiller.mtpp,
-                windows,
-                partial(rule, task),
-                seed=generator_seed,
-                progress=progress,
-                name=f"{task} {name}",
-                **how,
-            )
-        metric, reference = (answers.ds, own.ds) if task == "ehed" else (answers.sizes, own.sizes)
-        key = SOLVER_TASKS[task]
-        row: Row = {"task": task, "pair": f"{windows.future}-{windows.history}", **stamp, "solver": name}
-        row |= {key: float(metric.mean()), f"{key}_std": float(metric.std())}
-        row[f"{key}_low"], row[f"{key}_high"] = mean_interval(metric, groups)
-        row |= {"difference": None, "difference_low": None, "difference_high": None}
-        if name != DISTILLER:
-            difference = metric - reference
-            row["difference"] = float(difference.mean())
-            row["difference_low"], row["difference_high"] = mean_interval(difference, groups)
-        means = {
-            "reached": answers.reached,
-            "size": answers.sizes,
-            "dppl_left": answers.dppl_left,
-            "dppl_distilled": answers.dppl_distilled,
-            "evaluations": answers.num_evaluations,
-        }
-        row |= {name: float(values.mean()) for name, values in means.items()}
-        row["seconds_per_window"] = answers.seconds / len(windows)
-        if answers.distill_seconds is not None:
-            row["distill_seconds_per_window"] = answers.distill_seconds / len(windows)
-        row |= {"num_windows": len(windows), "num_sequences": len(np.unique(groups)), "solver_options": options}
-        row |= {"epsilon": distiller.config.epsilon, **how, "generator_seed": generator_seed}
-        row |= {"threads": torch.get_num_threads(), "seconds": round(answers.seconds, 2), "version": __version__}
-        yield row
-
-
-def evaluate_distiller(
-    distiller: DistillerModel,
-    windows: WindowStore,
-    *,
-    conditioning: Conditioning | None = None,
-    batch_size: int = BATCH_SIZE,
-    progress: bool = False,
-    **stamp: Any,
-) -> Row:
-    """One row: what a distiller's argmax answers are worth, beside the most recent events.
-
-    Keys, each a mean over windows with its `_std`: `ds` (dppl_distilled - dppl_left), `size`, `dppl_left`,
-    `dppl_distilled`; shares of windows: `constraint_met`, `is_last_k` (the answer is exactly the last events);
-    `last_k_share` (share of distilled events that are among the last k). Recency: `recency_ds` at the same sizes, and
-    `recency_size`, the fewest last events that meet the constraint (mean over the `recency_reached` share of windows).
-    """
-    began = time.perf_counter()
-    how: dict[str, Any] = {"conditioning": conditioning or distiller.config.conditioning, "batch_size": batch_size}
-    epsilon = distiller.config.epsilon
-    own = distiller_answers(distiller, windows, progress=progress, **how)
-    sizes = torch.from_numpy(own.sizes).to(distiller.device)
-    recent, enough = (
-        solver_answers(get_solver("recency"), distiller.mtpp, windows, stop, progress=progress, name="recency", **how)
-        for stop in (lambda rows: AtSize(sizes[rows]), lambda rows: Explains(epsilon=epsilon))
-    )
-    shared = (own.distill_mask & recent.distill_mask).sum(1)
-    arrays = {
-        "ds": own.ds,
-        "size": own.sizes,
-        "dppl_left": own.dppl_left,
-        "dppl_distilled": own.dppl_distilled,
-        "constraint_met": own.dppl_left < np.log(epsilon),
-        "is_last_k": (own.distill_mask == recent.distill_mask).all(1),
-        "last_k_share": shared[own.sizes > 0] / own.sizes[own.sizes > 0],  # undefined where nothing was distilled
-        "recency_ds": recent.ds,
-        "recency_size": enough.sizes[enough.reached],
-    }
-    row: Row = {"task": "distiller", "pair": f"{windows.future}-{windows.history}", **stamp}
-    for name, array in arrays.items():
-        row[name] = float(array.mean()) if len(array) else None
-        if name not in ("constraint_met", "is_last_k", "last_k_share"):
-            row[f"{name}_std"] = float(array.std()) if len(array) else None
-    row["recency_reached"] = float(enough.reached.mean())
-    row |= {"epsilon": epsilon, "conditioning": how["conditioning"], "num_windows": len(windows)}
-    assert own.distill_seconds is not None
-    row["windows_per_second"] = len(windows) / own.distill_seconds
-    return row | {"seconds": round(time.perf_counter() - began, 2), "version": __version__}
-
-
-def evaluate_case_study(
-    distiller: DistillerModel,
-    windows: WindowStore,
-    *,
-    conditioning: Conditioning | None = None,
-    batch_size: int = BATCH_SIZE,
-    progress: bool = False,
-    **stamp: Any,
-) -> Row:
-    """One row of what the distiller's masks say together; keys as in `analysis.case_study`. Slides need neighbouring
-    windows, so give it a whole split."""
-    how: dict[str, Any] = {"conditioning": conditioning or distiller.config.conditioning}
-    own = distiller_answers(distiller, windows, batch_size=batch_size, progress=progress, **how)
-    marks = windows.gather(np.arange(len(windows)))[1].numpy()[:, : windows.history]
-    where = windows.sequence_index, windows.window_offset
-    row: Row = {"task": "case_study", "pair": f"{windows.future}-{windows.history}", **stamp}
-    row |= case_study(own.distill_mask, marks, *where, windows.sequences.id2label)
-    row |= {**how, "num_windows": len(windows)}
-    return row | {"seconds": round(own.seconds, 2), "version": __version__}
-
-
-def check_vocabulary(distiller: DistillerModel, windows: WindowStore) -> None:
-    """Refuse windows of other marks than the distiller knows."""
-    theirs, known = dict(windows.sequences.id2label), dict(distiller.config.mtpp_config.id2label)
-    if theirs != known:
-        raise ValueError(
-            f"the windows must have the {len(known)} marks the distiller knows "
-            f"({', '.join(list(known.values())[:5])}, ...); theirs are {len(theirs)} "
-            f"({', '.join(list(theirs.values())[:5])}, ...). Load them with its id2label."
-        )
-
-
-def renumber_marks(sequences: EventSequences, id2label: Mapping[int, str]) -> EventSequences:
-    """The same events, their marks numbered as in `id2label`, if it has the same names; else as they are."""
-    number = {label: mark for mark, label in id2label.items()}
-    if len(number) != len(id2label) or sorted(sequences.id2label.values()) != sorted(number):
-        return sequences
-    order = np.array([number[sequences.id2label[mark]] for mark in range(sequences.num_marks)])
-    return replace(sequences, marks=order[sequences.marks], id2label=dict(id2label))
-
-
-def _answer_windows(
-    answer: Callable[[Objective, slice], SolverResult],
-    mtpp: MTPPModel,
-    windows: WindowStore,
-    conditioning: Conditioning,
-    batch_size: int,
-    progress: bool,
-    name: str,
-) -> Answers:
-    fields = ("distill_mask", "dppl_left", "dppl_distilled", "num_evaluations", "reached")
-    pieces: dict[str, list[np.ndarray]] = {field: [] for field in fields}
-    began = time.perf_counter()
-    with tqdm(total=len(windows), unit="windows", desc=name, disable=not progress) as bar:
-        for first in range(0, len(windows), batch_size):
-            rows = slice(first, min(first + batch_size, len(windows)))
-            batch = windows.__getitems__(np.arange(rows.start, rows.stop))
-            times, marks, mask = (batch[key].to(mtpp.device) for key in ("times", "marks", "mask"))
-            objective = Objective(mtpp, times, marks, mask, windows.future, conditioning=conditioning)
-            result = answer(objective, rows)
-            for field, values in pieces.items():
-                array = getattr(result, field).cpu().numpy()
-                values.append(array.astype(np.float64) if field.startswith("dppl") else array)
-            bar.update(rows.stop - rows.start)
-    seconds = time.perf_counter() - began
-    whole: Any = {field: np.concatenate(values) for field, values in pieces.items()}
-    return Answers(**whole, seconds=seconds)
 
 
 def score_events(

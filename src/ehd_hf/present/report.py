@@ -17,7 +17,7 @@ from ..explain.explainer import EHDDistiller
 from ..explain.explanation import Explanation
 from ..files import write_text
 from .pages import report_page
-from .tables import TASK_COLUMNS, Column
+from .tables import MTPP_COLUMNS, Column
 
 # How many past events are looked at if neither the caller nor the model says.
 HISTORY = 40
@@ -240,7 +240,7 @@ def report_html(
         facts=_facts(summary, windows, explanations, mtpp_rows),
         notes=_notes(summary, mtpp_rows, one.conditioning),
         mtpp_rows=mtpp_rows,
-        mtpp_columns=[column for column in TASK_COLUMNS["mtpp"] if column.key in kinds],
+        mtpp_columns=[column for column in MTPP_COLUMNS if column.key in kinds],
         process_note=process_note,
         summary=summary,
         summary_note=_drawn(windows, explanations),

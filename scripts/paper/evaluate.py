@@ -1,0 +1,122 @@
+"""Score trained models beside their baselines on the same events; print tables, keep the rows.
+
+tasks: mtpp (likelihood and calibration of point processes); distiller, ehed, emhd, case_study (the paper's tables and
+figures); explain (smallest sets that meet a target), causes (against the true causes of simulated events), trust
+(other seeds, shuffled weights), curves (deletion and insertion).
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+EXAMPLE = """examples:
+  python scripts/paper/evaluate.py --model runs/so --data data/stackoverflow --pair 15-40 --figure qq.png
+  python scripts/paper/evaluate.py --model runs/seed0 runs/seed1 runs/seed2 --data simulated:delayed --out rows.jsonl
+  python scripts/paper/evaluate.py --tasks distiller --model runs/ehd --data data/stackoverflow --split test_sampled
+  python scripts/paper/evaluate.py --tasks ehed emhd --solvers greedy_search random_distillation --model runs/ehd \\
+      --data data/stackoverflow --split test_sampled --limit 1000 --out rows.jsonl
+  python scripts/paper/evaluate.py --tasks case_study --model runs/ehd --data data/stackoverflow --out rows.jsonl
+  python scripts/paper/evaluate.py --task explain --model runs/ranking --data data/stackoverflow \\
+      --split test_sampled --first 1000 --share 0.7 --solvers distiller+prune greedy_search+drop
+  python scripts/paper/evaluate.py --task causes --model runs/ranking --data simulated:delayed --solvers greedy_search
+Rows that --out already has for the same weights, events and windows are not computed again; one is written as soon as
+it is known, so a run that was stopped goes on where it was."""
+# Module of scripts/paper/tasks that finds the rows of each task; tasks of different modules do not mix.
+TASKS = {
+    "mtpp": "mtpp",
+    **dict.fromkeys(("distiller", "ehed", "emhd", "case_study"), "windows"),
+    **dict.fromkeys(("explain", "causes", "trust", "curves"), "explanations"),
+}
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--model", type=Path, nargs="+", required=True, help="checkpoint folder(s), one per seed")
+    add("--data", required=True, help="folder or file of events, folder of windows, or simulated:<process>")
+    add("--tasks", "--task", nargs="+", default=["mtpp"], choices=TASKS, help="what to measure (default mtpp)")
+    add("--solvers", nargs="+", default=[], metavar="NAME", help="beside recency and the distiller")
+    add("--mtpp", type=Path, nargs="+", default=[], help="point processes of other seeds (trust)")
+    add("--pair", metavar="K-L", help="windows: also score their futures (mtpp); not the model's own")
+    add("--split", default="test", help="default test; test_sampled is 5,000 windows of it")
+    add("--limit", type=int, help="fixed-seed subset of so many windows (case_study: of whole sequences)")
+    add("--first", type=int, help="the first so many windows")
+    add("--epsilon", type=float, help="target of explain; not the distiller's own")
+    add("--share", type=float, help="target of explain and trust; not the distiller's own")
+    add("--delta", type=float, help="besides, dppl_distilled at least -DELTA (explain)")
+    add("--conditioning", choices=("paper", "survival"), help="not the distiller's own")
+    add("--seed", type=int, default=0, help="of the solvers' randomness (default 0)")
+    add("--batch-size", type=int, default=250, help="windows searched at once (default 250; 1 for the paper's time)")
+    add("--jitter-seed", type=int, help="spread whole-number times over their unit")
+    add("--threads", type=int, help="CPU threads (default: torch's own)")
+    add("--out", type=Path, help="JSON Lines file to which rows are added")
+    add("--figure", type=Path, help="picture of the calibration (mtpp; .png, .pdf, .svg)")
+    arguments = parser.parse_args(argv)
+    if len({TASKS[task] for task in arguments.tasks}) > 1:
+        parser.error("these tasks need models of different kinds: evaluate mtpp, the paper's, and the others apart")
+    counts = (arguments.limit, arguments.first, arguments.threads, arguments.batch_size)
+    if min(1 if count is None else count for count in counts) < 1:
+        parser.error("--limit, --first, --threads and --batch-size must be at least 1")
+    if arguments.limit and arguments.first:
+        parser.error("--limit draws windows and --first takes the first: give one of them")
+    return arguments
+
+
+def evaluate(arguments: argparse.Namespace, command: str) -> None:
+    import importlib
+
+    import torch
+
+    from ehd_hf.evaluation.scores import add_gaps
+    from ehd_hf.files import append_row, locked, read_rows
+    from ehd_hf.present.picture import save_figure
+    from figures import qq_plot
+    from page import task_table, with_recalls
+    from tasks import KEY
+
+    for file in filter(None, (arguments.out, arguments.figure)):
+        if not file.resolve().parent.is_dir():
+            raise ValueError(f"{file} must lie in a folder that exists; make {file.parent} first.")
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    is_mtpp = arguments.tasks == ["mtpp"]
+    # A point process is scored on all events: how many windows they make is a result, not a question.
+    key = tuple(part for part in KEY if not (is_mtpp and part == "num_windows"))
+    find_rows = importlib.import_module(f"tasks.{TASKS[arguments.tasks[0]]}").find_rows
+    rows = []
+    with locked(arguments.out) if arguments.out else nullcontext():
+        done = {
+            tuple(row.get(part) for part in key): row for row in (read_rows(arguments.out) if arguments.out else ())
+        }
+        for row in find_rows(arguments, lambda asked: done.get(tuple(asked.get(part) for part in key))):
+            rows.append(row)
+            if arguments.out and tuple(row.get(part) for part in key) not in done:
+                append_row(arguments.out, row | ({} if TASKS[row["task"]] != "explanations" else {"command": command}))
+    if arguments.figure and is_mtpp:
+        save_figure(qq_plot(rows, title=f"{rows[0]['data']}, {arguments.split}"), arguments.figure)
+    tables = ([row for row in rows if row["task"] == task] for task in arguments.tasks)
+    shown = ([with_recalls(row) for row in add_gaps(some)] for some in tables)
+    print("\n\n".join(task_table(task, some) for task, some in zip(arguments.tasks, shown, strict=True)))
+    if is_mtpp and rows[0]["num_tied"] > 0.01 * rows[0]["num_events"]:
+        print(f"note: {rows[0]['num_tied']:,} intervals are 0, where densities are unbounded; pass --jitter-seed 0.")
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parse_arguments(argv)  # before the imports, so that --help does not wait for torch
+    command = shlex.join(["python", "scripts/paper/evaluate.py", *(sys.argv[1:] if argv is None else argv)])
+    try:
+        evaluate(arguments, command)
+    except (ValueError, OSError) as error:
+        print(f"evaluate: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

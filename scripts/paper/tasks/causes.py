@@ -1,0 +1,205 @@
+"""Do explanations find the causes? On simulated events, where every event knows its parent.
+
+The causes of a window's future are its direct parents within the history. Every method ranks the events of the history
+and is scored by how early the causes come. Two yardsticks know the process itself: one ranks by the true posterior of
+parenthood, the other searches as anyone else does, but with the true likelihood in place of a trained model's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ehd_hf import __version__
+from ehd_hf.data.synthetic import HawkesProcess
+from ehd_hf.data.windows import WindowStore
+from ehd_hf.evaluation.answers import objectives
+from ehd_hf.evaluation.statistics import mean_interval
+from ehd_hf.models.gated_lstm import last_kept_times
+from ehd_hf.models.point_process import MTPPOutput
+from ehd_hf.models.question import Conditioning
+from ehd_hf.solvers.base import Solver
+
+from . import Cache, Row
+
+ORACLE, RANDOM = "oracle", "random"
+
+
+def causes_of(windows: WindowStore, parents: np.ndarray) -> np.ndarray:
+    """(W, L), True for history events that are the parent of a future event.
+
+    Args:
+        parents: (N,) the parent's index within the same sequence, -1 for immigrants (see `SimulatedEvents`).
+    """
+    owner = np.repeat(np.arange(len(windows.sequences)), windows.sequences.lengths)
+    absolute = np.where(parents < 0, -1, parents + windows.sequences.offsets[owner])
+    future = windows.first[:, None] + windows.history + np.arange(windows.future)  # (W, K)
+    position = absolute[future] - windows.first[:, None]
+    causes = np.zeros((len(windows), windows.history), dtype=bool)
+    rows, columns = np.nonzero((position >= 0) & (position < windows.history) & (absolute[future] >= 0))
+    causes[rows, position[rows, columns]] = True
+    return causes
+
+
+def oracle_scores(process: HawkesProcess, windows: WindowStore) -> np.ndarray:
+    """(W, L): the probability, given all events, that a history event is the parent of a future one."""
+    scores = np.zeros((len(windows), windows.history))
+    index = windows.sequence_index
+    for sequence in np.unique(index):
+        posterior, _ = process.parent_posterior(*windows.sequences[int(sequence)])
+        for row in np.flatnonzero(index == sequence):
+            split = int(windows.window_offset[row]) + windows.history
+            block = posterior[split : split + windows.future, split - windows.history : split]  # (K, L)
+            scores[row] = 1 - np.prod(1 - block, axis=0)
+    return scores
+
+
+def cause_metrics(scores: np.ndarray, causes: np.ndarray) -> dict[str, np.ndarray]:
+    """How early the causes come when events are taken by falling `scores`; both (W, L), a cause in every window.
+
+    `ap` (W,): precision at the place of each cause, averaged; `r_precision` (W,): precision among the first R, R the
+    number of causes; `recall` (W, L): share of the causes among the first 1, 2, ... L.
+    """
+    order = np.argsort(-scores, axis=1, kind="stable")
+    hits = np.take_along_axis(causes, order, axis=1)
+    number = causes.sum(axis=1)
+    found = hits.cumsum(axis=1)
+    precision = found / np.arange(1, causes.shape[1] + 1)
+    return {
+        "ap": (precision * hits).sum(axis=1) / number,
+        "r_precision": found[np.arange(len(found)), number - 1] / number,
+        "recall": found / number[:, None],
+    }
+
+
+class TrueLikelihood(torch.nn.Module):
+    """The simulating process in a trained model's place: the exact likelihood of a window given the kept events."""
+
+    def __init__(self, process: HawkesProcess) -> None:
+        super().__init__()
+        self.register_buffer("base", torch.tensor(np.asarray(process.base_rates)))
+        self.delays = [(shape, scale) for shape, scale, _ in process.kernels()]
+        children = np.stack([branching for *_, branching in process.kernels()])
+        self.register_buffer("mean_children", torch.tensor(children))  # (number of delays, C, C)
+
+    @property
+    def device(self) -> torch.device:
+        return self.get_buffer("base").device
+
+    def event_log_prob(
+        self,
+        times: Tensor,
+        marks: Tensor,
+        mask: Tensor,
+        *,
+        keep: Tensor | None = None,
+        survived_until: Tensor | None = None,
+        num_last: int | None = None,
+    ) -> MTPPOutput:
+        """As `MTPPModel.event_log_prob`, for windows whose padding stands in front."""
+        length, double = times.shape[1], times.double()
+        weights = mask.double()
+        if keep is not None:
+            weights = torch.cat([weights[:, : keep.shape[1]] * keep.double(), weights[:, keep.shape[1] :]], dim=1)
+        first = 0 if num_last is None else length - num_last
+        last = last_kept_times(double, weights)[:, first:-1]
+        query, query_marks, query_mask = double[:, first:], marks[:, first:], mask[:, first:]
+        begin = last  # where the compensator of each event begins to count
+        if survived_until is not None:
+            split = survived_until.double()[:, None]
+            begin = torch.where((last <= split) & (query >= split), split, last)
+        position = torch.arange(length, device=times.device)
+        earlier = weights[:, None, :] * (position < position[first:, None])  # (B, Q, T)
+        base, children = self.get_buffer("base"), self.get_buffer("mean_children")
+        total, observed = base.sum().expand_as(query), base[query_marks]
+        compensator = base.sum() * (query - begin)
+        for (shape, scale), branching in zip(self.delays, children, strict=True):
+            density, distribution = _erlang(query[:, :, None] - double[:, None, :], shape, scale)
+            _, before = _erlang(begin[:, :, None] - double[:, None, :], shape, scale)
+            in_all = branching.sum(1)[marks][:, None, :] * earlier
+            to_mark = branching[marks[:, None, :], query_marks[:, :, None]] * earlier
+            total = total + (in_all * density).sum(-1)
+            observed = observed + (to_mark * density).sum(-1)
+            compensator = compensator + (in_all * (distribution - before)).sum(-1)
+        time_log_prob = (total.log() - compensator).masked_fill(~query_mask, 0.0).to(times.dtype)
+        mark_log_prob = (observed / total).log().masked_fill(~query_mask, 0.0).to(times.dtype)
+        parts = {"time_log_prob": time_log_prob, "mark_log_prob": mark_log_prob}
+        return MTPPOutput(log_prob=time_log_prob + mark_log_prob, compensator=compensator, **parts)
+
+
+def _erlang(lag: Tensor, shape: int, scale: float) -> tuple[Tensor, Tensor]:
+    """Density and distribution function of the gamma delay with whole `shape`, as `synthetic` has them for arrays."""
+    x = torch.where(lag > 0, lag, 0.0) / scale
+    term = torch.exp(-x)
+    survival = term
+    for k in range(1, shape):
+        term = term * x / k
+        survival = survival + term
+    return torch.where(lag < 0, 0.0, term / scale), 1 - survival
+
+
+def evaluate_causes(
+    methods: Iterable[tuple[str, Any, Solver]],
+    windows: WindowStore,
+    parents: np.ndarray,
+    process: HawkesProcess,
+    *,
+    cache: Cache = lambda key: None,
+    conditioning: Conditioning = "survival",
+    generator_seed: int = 0,
+    batch_size: int = 250,
+    progress: bool = False,
+    **stamp: Any,
+) -> Iterator[Row]:
+    """A row for each of `methods` (name, point process, ranking solver), and for the oracle and random scores.
+
+    Windows without a cause are left out. Keys: means of `ap` and `r_precision` with `_std` over windows and a 95 %
+    interval by bootstrap over sequences; `recall`, its mean after 1, 2, ... L events; `evaluations` and
+    `seconds_per_window`.
+    """
+    if dict(windows.sequences.id2label) != process.id2label:
+        raise ValueError(
+            f"the windows must have the marks of the process, in its order ({', '.join(process.id2label.values())}); "
+            f"theirs are {', '.join(windows.sequences.id2label.values())}. Load them as they were simulated."
+        )
+    causes = causes_of(windows, parents)
+    some = np.flatnonzero(causes.any(axis=1))
+    if not len(some):
+        raise ValueError(f"there must be a window with a cause; got none among {len(windows)}. Take more windows.")
+    share_without = 1 - len(some) / len(windows)
+    windows, causes = windows.select(some), causes[some]
+    groups = windows.sequence_index
+    shown = {"task": "causes", "pair": f"{windows.future}-{windows.history}", **stamp}
+    shown |= {"num_windows": len(windows), "num_sequences": len(np.unique(groups)), "conditioning": conditioning}
+    shown |= {"without_causes": share_without, "num_causes": float(causes.sum(1).mean())}
+    shown |= {"generator_seed": generator_seed, "batch_size": batch_size}
+
+    def row_of(name: str, scores: np.ndarray, evaluations: float, seconds: float) -> Row:
+        metrics = cause_metrics(scores, causes)
+        row = {**shown, "solver": name, "evaluations": evaluations, "seconds_per_window": seconds / len(windows)}
+        for key in ("ap", "r_precision"):
+            row |= {key: float(metrics[key].mean()), f"{key}_std": float(metrics[key].std())}
+            row[f"{key}_low"], row[f"{key}_high"] = mean_interval(metrics[key], groups)
+        return row | {"recall": metrics["recall"].mean(axis=0).round(5).tolist(), "version": __version__}
+
+    cached = {name: cache({**shown, "solver": name, "version": __version__}) for name in (ORACLE, RANDOM)}
+    yield cached[ORACLE] or row_of(ORACLE, oracle_scores(process, windows), 0.0, 0.0)
+    yield cached[RANDOM] or row_of(RANDOM, np.random.default_rng(generator_seed).random(causes.shape), 0.0, 0.0)
+    for name, mtpp, solver in methods:
+        if (row := cache({**shown, "solver": name, "version": __version__})) is not None:
+            yield row
+            continue
+        generator = torch.Generator(device=mtpp.device).manual_seed(generator_seed)
+        clock, pieces, spent = time.perf_counter(), [], 0
+        bar = f"causes {name}" if progress else None
+        for _, objective in objectives(mtpp, windows, conditioning, batch_size, bar):
+            with torch.no_grad():
+                pieces.append(solver.rank(objective, generator).cpu().numpy())
+            spent += int(objective.num_evaluations.sum())
+        seconds = time.perf_counter() - clock
+        yield row_of(name, np.concatenate(pieces), spent / len(windows), seconds)

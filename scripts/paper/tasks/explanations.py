@@ -1,0 +1,111 @@
+"""What explanations are worth: their size at a target, the causes they find, whether they can be trusted."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import AutoModel
+
+from ehd_hf.data.synthetic import PROCESSES, simulated_events
+from ehd_hf.data.windows import WindowStore
+from ehd_hf.evaluation.answers import check_vocabulary, compare, get_method
+from ehd_hf.evaluation.scores import check_marks, checkpoint_stamp
+from ehd_hf.models.question import Question
+
+from . import Cache, Row, get_ranking, load_distiller, load_model_windows
+from .causes import TrueLikelihood, evaluate_causes
+from .trust import Explained, evaluate_curves, evaluate_trust
+
+Rows = Iterator[Row]
+
+
+def find_rows(arguments: Namespace, cache: Cache) -> Rows:
+    """Rows of each task in turn."""
+    check = get_ranking if {"causes", "curves"} & set(arguments.tasks) else get_method
+    for method in arguments.solvers:
+        if not method.startswith("distiller"):
+            check(method)  # a wrong name ends here, before anything is loaded
+    find = {"explain": _explain, "causes": _causes, "trust": _trust, "curves": _curves}
+    for task in arguments.tasks:
+        yield from find[task](arguments, cache)
+
+
+def _options(arguments: Namespace, distiller: Any, cache: Cache) -> dict[str, Any]:
+    conditioning = arguments.conditioning or distiller.config.conditioning
+    options = {"conditioning": conditioning, "generator_seed": arguments.seed, "batch_size": arguments.batch_size}
+    return {**options, "cache": cache}
+
+
+def _target(arguments: Namespace, distiller: Any) -> dict[str, Any]:
+    if arguments.epsilon is None and arguments.share is None:
+        return {"epsilon": distiller.config.epsilon, "share": distiller.config.share, "delta": arguments.delta}
+    return {"epsilon": arguments.epsilon, "share": arguments.share, "delta": arguments.delta}
+
+
+def _explain(arguments: Namespace, cache: Cache) -> Rows:
+    for folder in arguments.model:
+        distiller, windows, stamp = load_model_windows(arguments, folder)
+        options = _options(arguments, distiller, cache) | stamp
+        question = Question(**_target(arguments, distiller), conditioning=options.pop("conditioning"))
+        methods = ["recency", "distiller", *arguments.solvers]
+        rows = compare(distiller.mtpp, windows, methods, question, distiller=distiller, progress=True, **options)
+        yield from explained_rows(rows, windows)
+
+
+def _causes(arguments: Namespace, cache: Cache) -> Rows:
+    kind, _, name = arguments.data.partition(":")
+    if kind != "simulated":
+        raise ValueError(
+            f"causes are known of simulated events only; got --data {arguments.data}. Try simulated:delayed."
+        )
+    if arguments.split != "test":
+        raise ValueError(f"causes are evaluated on the split test; got {arguments.split}. Leave --split out.")
+    parents, process = simulated_events(name)["test"].parents, PROCESSES[name]()
+    for folder in arguments.model:
+        distiller, windows, stamp = load_model_windows(arguments, folder)
+        check_vocabulary(distiller, windows)
+        solvers = list(dict.fromkeys(["recency", "distiller", *arguments.solvers]))
+        methods = [(solver, distiller.mtpp, get_ranking(solver, distiller)) for solver in solvers]
+        truth = [solver for solver in solvers if solver not in ("recency", "distiller")]
+        methods += [(f"{solver}, true process", TrueLikelihood(process), get_ranking(solver)) for solver in truth]
+        options = _options(arguments, distiller, cache) | stamp
+        yield from evaluate_causes(methods, windows, parents, process, progress=True, **options)
+
+
+def _trust(arguments: Namespace, cache: Cache) -> Rows:
+    for folder in arguments.mtpp:
+        checkpoint_stamp(folder)  # one that is none ends here, and is named
+    first, windows, stamp = load_model_windows(arguments, arguments.model[0])
+    others: list[Any] = [load_distiller(folder) for folder in arguments.model[1:]]
+    mtpps = [AutoModel.from_pretrained(folder).eval() for folder in arguments.mtpp]
+    for folder, mtpp in zip(arguments.mtpp, mtpps, strict=True):
+        check_marks(str(folder), mtpp, windows.sequences)
+    methods = list(dict.fromkeys(["recency", "distiller", *arguments.solvers]))
+    options = _options(arguments, first, cache) | stamp
+    given = first.config.share if arguments.share is None else arguments.share
+    share = 0.7 if given is None else given
+    rows = evaluate_trust([first, *others], mtpps, windows, methods, share=share, progress=True, **options)
+    yield from explained_rows(rows, windows)
+
+
+def _curves(arguments: Namespace, cache: Cache) -> Rows:
+    distiller, windows, stamp = load_model_windows(arguments, arguments.model[0])
+    methods = dict.fromkeys(["recency", "distiller", *arguments.solvers])
+    explained = {method: (method, Explained(distiller.mtpp, distiller)) for method in methods}
+    rows = evaluate_curves(explained, windows, **_options(arguments, distiller, cache), **stamp)
+    yield from explained_rows(rows, windows)
+
+
+def explained_rows(rows: Rows, windows: WindowStore) -> Rows:
+    """The rows, of which there must be some: there are none where no window's history explains anything."""
+    empty = True
+    for row in rows:
+        empty = False
+        yield row
+    if empty:
+        raise ValueError(
+            f"there must be a window whose history explains something; got none among {len(windows)}. Take more "
+            "windows, or a point process that has learnt more."
+        )

@@ -1,0 +1,235 @@
+"""Tables and figures, from plain rows."""
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from ehd_hf.present.tables import Column, markdown_table, verdict
+from figures import qq_plot
+from page import (
+    PAPER,
+    PAPER_DS,
+    case_study_tables,
+    cost_tables,
+    detail_table,
+    evaluate_commands,
+    latex_table,
+    latex_tables,
+    mean_and_std,
+    results_page,
+    score_table,
+    short_answers,
+    task_table,
+)
+
+COLUMNS = [Column("model", "model"), Column("nll", "NLL", ".2f"), Column("num_events", "events", ",d")]
+ROWS = [{"model": "a|b", "nll": 2.456, "num_events": 12345}, {"model": "c_1", "nll": None}]
+
+
+def test_a_markdown_table_formats_aligns_and_escapes():
+    assert markdown_table(ROWS, COLUMNS) == "\n".join(
+        [
+            "| model | NLL  | events |",
+            "|-------|-----:|-------:|",
+            "| a\\|b  | 2.46 | 12,345 |",
+            "| c_1   |    – |      – |",
+        ]
+    )
+
+
+def test_a_table_of_no_rows_is_its_head():
+    assert markdown_table([], COLUMNS).splitlines() == ["| model | NLL | events |", "|-------|-----|--------|"]
+
+
+def test_a_latex_table_escapes_what_latex_would_read():
+    lines = latex_table([*ROWS, {"model": "2 ± 1 %"}], COLUMNS).splitlines()
+    assert lines[:4] == [r"\begin{tabular}{lrr}", r"\toprule", r"model & NLL & events \\", r"\midrule"]
+    assert lines[4:7] == [r"a|b & 2.46 & 12,345 \\", r"c\_1 & -- & -- \\", r"2 $\pm$ 1 \% & -- & -- \\"]
+
+
+def test_mean_and_std_by_hand():
+    rows = [{"model": name, "nll": nll, "num_events": 7} for name, nll in (("x", 1.0), ("y", 2.0), ("z", 6.0))]
+    assert mean_and_std(rows, COLUMNS, model="all") == {"nll": "3.00 ± 2.65", "num_events": 7, "model": "all"}
+    with pytest.raises(ValueError, match="at least 2 rows; got 1"):
+        mean_and_std(rows[:1], COLUMNS)
+
+
+def test_a_task_table_adds_the_mean_over_checkpoints_only_and_drops_empty_columns():
+    rows = [{"model": "Gamma", "nll": 9.0, "checkpoint": None}]
+    rows += [{"model": f"seed{i}", "nll": nll, "checkpoint": f"{i}"} for i, nll in enumerate((1.0, 2.0))]
+    lines = task_table("mtpp", rows).splitlines()
+    assert lines[0].split() == ["|", "model", "|", "NLL", "|"]
+    assert lines[-1] == "| mean ± std of 2 models | 1.500 ± 0.707 |"
+    assert len(task_table("mtpp", rows[:2]).splitlines()) == 4
+
+
+def test_a_qq_plot_has_a_line_per_row_and_the_diagonal(tmp_path):
+    expected = -np.log1p(-np.arange(1, 100) / 100)
+    rows = [{"model": "right", "qq": expected.tolist(), "ks": 0.0}, {"model": "tied", "qq": [0.0] * 50 + [2.0] * 49}]
+    figure = qq_plot(rows, title="toy")
+    assert isinstance(figure, Figure)
+    (axes,) = figure.axes
+    right, tied, diagonal = axes.get_lines()
+    np.testing.assert_allclose(right.get_xdata(), right.get_ydata())
+    assert np.isnan(tied.get_ydata()[:50]).all() and tied.get_color() != right.get_color()
+    np.testing.assert_allclose(diagonal.get_xdata(), diagonal.get_ydata())
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["right (KS 0.000)", "tied", "Exp(1)"]
+    figure.savefig(tmp_path / "qq.png")
+    assert (tmp_path / "qq.png").stat().st_size > 0
+    with pytest.raises(ValueError, match="at least one row"):
+        qq_plot([])
+
+
+# --- the results page
+
+
+def solver_row(task, solver, value, difference=None, *, data="stackoverflow", pair="15-40", **other):
+    """A row of `evaluate_solvers`; `difference` is (low, mean, high)."""
+    metric = {"ehed": "ds", "emhd": "lmhs"}[task]
+    low, mean, high = difference or (None, None, None)
+    return {
+        "task": task,
+        "solver": solver,
+        "data": data,
+        "pair": pair,
+        "split": "test_sampled",
+        "conditioning": "paper",
+        "model": f"{data}_{pair}_ehd",
+        "checkpoint": f"c{pair}",
+        "num_windows": 5000,
+        "batch_size": 250,
+        "generator_seed": 0,
+        metric: value,
+        f"{metric}_std": 0.5,
+        f"{metric}_low": value - 0.1,
+        f"{metric}_high": value + 0.1,
+        "difference": mean,
+        "difference_low": low,
+        "difference_high": high,
+        "reached": 0.9,
+        "size": 16.5,
+        "dppl_left": -0.9,
+        "dppl_distilled": -0.1,
+        "evaluations": {"distiller": 3.0, "recency": 40.0}.get(solver, 520.0),
+        "seconds_per_window": {"distiller": 0.001, "recency": 0.002}.get(solver, 0.03),
+        "threads": 1,
+    } | other
+
+
+def some_rows(**other):
+    return [
+        solver_row("ehed", "distiller", 0.78, **other),
+        solver_row("ehed", "greedy_search", 0.60, (-0.2, -0.18, -0.1), **other),
+        solver_row("ehed", "recency", 0.79, (-0.01, 0.01, 0.02), **other),
+        solver_row("emhd", "distiller", 16.5, **other),
+        solver_row("emhd", "greedy_search", 26.2, (8.0, 9.7, 11.0), **other),
+        solver_row("emhd", "recency", 15.9, (-1.2, -0.6, -0.2), **other),
+    ]
+
+
+def test_the_papers_figures_are_those_of_its_tables():
+    """Spot checks against the source; SPEC section 6 repeats the first."""
+    assert PAPER["stackoverflow", "test_sampled", "15-40", "greedy_search"] == {
+        "ds": 0.0295, "ds_std": 1.5293, "lmhs": 22.599, "lmhs_std": 12.092, "ehed_time": 122, "emhd_time": 201
+    }  # fmt: skip
+    assert PAPER["stackoverflow", "test", "25-50", "random_distillation"] == {"ds": -0.4480, "ds_std": 0.4707}
+    assert PAPER_DS["stackoverflow", "20-50"] == 0.5627 and len(PAPER_DS) == 5
+    assert {data for data, *_ in PAPER} == {"stackoverflow"}  # nothing of ours is the paper's Retweet
+
+
+def test_scores_stand_beside_the_papers_where_the_setting_is_the_same():
+    rows = [row for row in some_rows() + some_rows(pair="15-45") if row["task"] == "ehed"]
+    table = score_table("ehed", rows[::-1])
+    text = markdown_table(table.rows, table.columns)
+    head = [cell.strip() for cell in text.splitlines()[0].split("|")[1:-1]]
+    assert head == ["(K, L)", "distiller", "distiller, paper", "recency", "greedy", "greedy, paper", "windows"]
+    first = [cell.strip() for cell in text.splitlines()[2].split("|")[1:-1]]
+    assert first[:3] == ["(15, 40)", "0.7800 ± 0.5000", "0.6115 ± 0.6477"] and first[-1] == "5,000"
+    for other in ({"data": "retweet_seismic738_segments", "pair": "10-25"}, {"conditioning": "survival"}):
+        columns = score_table("ehed", [row for row in some_rows(**other) if row["task"] == "ehed"]).columns
+        assert not any("paper" in column.title for column in columns)
+
+
+def test_a_detail_table_has_intervals_and_paired_differences():
+    rows = [row for row in some_rows() if row["task"] == "emhd"]
+    text = markdown_table(*detail_table("emhd", rows)[1:3])
+    assert "26.20 [26.10, 26.30]" in text and "9.70 [8.00, 11.00]" in text and "90.0%" in text
+
+
+def test_costs_are_evaluations_and_ratios_of_time():
+    single = some_rows(batch_size=1, num_windows=20, seconds_per_window=0.5)
+    complexity, times = cost_tables(some_rows() + single)
+    by_solver = {row["solver"]: row for row in complexity.rows}
+    assert by_solver["greedy"]["(15, 40)"] == "520 / 520" and by_solver["greedy"]["masks"] == "P L / L²"
+    batched, one_by_one = sorted(times.rows, key=lambda row: -row["at_once"])
+    assert batched["greedy_search"] == "30.0 / 30.0" and batched["milliseconds"] == pytest.approx(1.0)
+    assert one_by_one["greedy_search"] == "1.0 / 1.0" and one_by_one["paper greedy_search"] == "122 / 201"
+    assert "paper greedy_search" not in batched
+
+
+@pytest.mark.parametrize(
+    ("task", "low", "high", "expected"),
+    [("ehed", -2, -1, 1), ("ehed", 1, 2, -1), ("ehed", -1, 1, 0), ("emhd", 1, 2, 1), ("emhd", -2, -1, -1)],
+)
+def test_the_distiller_wins_where_the_interval_says_so(task, low, high, expected):
+    assert verdict({"task": task, "difference_low": low, "difference_high": high}) == expected
+
+
+def test_the_questions_are_answered_from_the_rows():
+    greedy, recency, cost = short_answers(some_rows())
+    assert "DS: better in 1, level in 0, worse in 0 of 1 settings (distiller minus greedy: +0.1800)" in greedy
+    assert "LMHS: better in 0, level in 0, worse in 1 of 1 settings (distiller minus recency: +0.60)" in recency
+    assert "DS: better in 0, level in 1" in recency
+    assert "520 evaluations" in cost and "30.0 times the distiller's time" in cost
+    assert short_answers([row for row in some_rows() if row["solver"] == "distiller"]) == []
+
+
+def test_commands_are_read_off_the_rows():
+    (command,) = evaluate_commands(some_rows() + some_rows(pair="25-50"))
+    assert command == (
+        "python scripts/paper/evaluate.py --tasks ehed emhd --solvers greedy_search --model "
+        "runs/stackoverflow_15-40_ehd runs/stackoverflow_25-50_ehd --data data/stackoverflow --split test_sampled"
+    )
+    (command,) = evaluate_commands(some_rows(limit=1000, num_windows=1000, conditioning="survival", jitter_seed=0))
+    assert command.endswith("--split test_sampled --limit 1000 --conditioning survival --jitter-seed 0")
+    (command,) = evaluate_commands(some_rows(data="simulated:incident", num_windows=20, batch_size=1))
+    assert "--data simulated:incident" in command and command.endswith("--limit 20 --batch-size 1")
+
+
+def study_row(pair):
+    keys = ("adds_one", "adds_several", "ejects_several", "ejects_rather", "run_length", "in_runs")
+    values = {f"{key}{end}": 0.5 for key in keys for end in ("", "_low", "_high")} | {"run_length": None}
+    mark = {"label": "Guru", "share": 0.5, "expected": 0.4, "recency": 0.45, "significant": True}
+    base = {"task": "case_study", "data": "stackoverflow", "split": "test", "model": "m", "checkpoint": "c"}
+    return base | values | {"pair": pair, "num_slides": 7, "num_windows": 9, "mark_shares": [mark]}
+
+
+def test_case_studies_become_two_tables_with_a_column_per_setting():
+    moved, marks = case_study_tables([study_row("25-50"), study_row("15-40")])
+    assert [row["pair"] for row in moved.rows] == ["(15, 40)", "(25, 50)"]
+    assert moved.rows[0]["adds_one"] == "0.500 [0.500, 0.500]" and moved.rows[0]["run_length"] == "–"
+    assert marks.rows == [
+        {"label": "Guru", "(15, 40)": "50.0% (40.0%, 45.0%) *", "(25, 50)": "50.0% (40.0%, 45.0%) *"}
+    ]
+
+
+def test_a_page_holds_every_data_set_with_its_commands_and_figures():
+    retweet = some_rows(data="retweet_seismic738_segments", pair="10-25")
+    distiller = {"task": "distiller", "data": "stackoverflow", "split": "test_sampled", "pair": "15-40", "model": "m"}
+    rows = [
+        *some_rows(),
+        *retweet,
+        distiller | {"checkpoint": "c", "ds": 0.5, "num_windows": 5000},
+        study_row("15-40"),
+    ]
+    benchmark = {"group": "solvers", "figure": "greedy", "median": 21.0, "low": 20.0, "high": 22.0, "target": ">= 20"}
+    page = results_page(
+        rows, command="make it", benchmarks=[benchmark], figures={"stackoverflow": [("marks", "figures/marks.png")]}
+    )
+    assert page.startswith("# Results\n\nMade by `make it`")
+    assert page.count("\n## ") == 3 and "but not its sequences" in page
+    assert "![marks](figures/marks.png)" in page and "python scripts/benchmarks/benchmark.py solvers" in page
+    assert page.index("## stackoverflow") < page.index("case_study") < page.index("## retweet_seismic738_segments")
+    assert ", paper |" not in page[page.index("## retweet") : page.index("## Bench")].replace("  ", "")
+    latex = latex_tables(rows)
+    assert latex.count(r"\begin{tabular}") == 8 and "L$^2$" in latex
