@@ -7,15 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from scipy import stats
-
-import helpers
-from ehd_hf.data.synthetic import delayed_hawkes
-from ehd_hf.data.windows import make_windows
-from ehd_hf.evaluation import trust
-from ehd_hf.evaluation.answers import dppl_of_empty, where_explained
-from ehd_hf.evaluation.scores import solver_answers
-from ehd_hf.evaluation.statistics import mean_interval
 from ehd_hf.evaluation.trust import (
     Explained,
     chance_overlaps,
@@ -26,6 +17,15 @@ from ehd_hf.evaluation.trust import (
     shuffle_weights,
     with_mtpp,
 )
+from scipy import stats
+
+import helpers
+from ehd_hf.data.synthetic import delayed_hawkes
+from ehd_hf.data.windows import make_windows
+from ehd_hf.evaluation import trust
+from ehd_hf.evaluation.answers import dppl_of_empty, where_explained
+from ehd_hf.evaluation.scores import solver_answers
+from ehd_hf.evaluation.statistics import mean_interval
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.perplexity import dppl
 from ehd_hf.models.ranking import RankingDistillerModel

@@ -26,13 +26,13 @@ from .. import __version__
 from ..data.reading import EITHER, EPOCHS, SELDOM, Reading
 from ..data.sequences import EventSequences, unit_in_nanoseconds
 from ..data.windows import CropStore, WindowStore, make_crops, make_windows
-from ..evaluation.answers import compare, dppl_of_empty
-from ..evaluation.baselines import TrivialBaseline
-from ..evaluation.scores import checkpoint_stamp, evaluate_mtpp, events_digest
+from ..evaluation.answers import compare
+from ..evaluation.scores import checkpoint_stamp, evaluate_mtpp, events_digest, trivial_baselines
 from ..files import holds_nothing, locked, make_folder, read_rows, remove_folder, replaced_when_done, write_text
 from ..models.distiller import DistillerModel
 from ..models.fullynn import FullyNNConfig, FullyNNModel
 from ..models.point_process import MTPPModel
+from ..models.question import Question
 from ..models.ranking import RankingDistillerModel
 from .trainer import Trainer, TrainingArguments
 
@@ -639,13 +639,7 @@ def score_model(
     """
     reached = np.cumsum(test.lengths)
     part = test.select(np.arange(min(len(test), int(np.searchsorted(reached, MOST_TEST_EVENTS)) + 1)))
-    models: dict[str, Any] = {}
-    for kinds in (("poisson", "unigram"), ("gamma", "bigram")):
-        baseline = TrivialBaseline(*kinds)
-        try:
-            models[baseline.name] = baseline.fit(test if train is None else train)
-        except ValueError:
-            continue  # all intervals are equal: no gamma distribution
+    models: dict[str, Any] = dict(trivial_baselines(test if train is None else train))
     mtpp = model.mtpp if isinstance(model, DistillerModel) else model
     rows = list(evaluate_mtpp({**models, MODEL: mtpp}, part, **stamp))
     config: Any = model.config
@@ -654,12 +648,12 @@ def score_model(
     history, future = config.history, config.future
     windows = make_windows(part, future=future, history=history).sample(MOST_TEST_WINDOWS)
     target = {"share": config.share} if config.share is not None else {"epsilon": config.epsilon}
-    if not (dppl_of_empty(mtpp, windows, config.conditioning, BATCH_SIZE) < 0).any():
+    question = Question(**target, conditioning=config.conditioning)
+    compared = list(compare(mtpp, windows, [SOLVER], question, distiller=model, reference="recency", **stamp))
+    if not compared:  # no window's history explains anything
         pair = f"{future}-{history}"
-        return [*rows, {"task": "explain", **stamp, "solver": SOLVER, "explains_nothing": 1.0, "pair": pair}]
-    options = {"distiller": model, "reference": "recency", "conditioning": config.conditioning}
-    rows += compare(mtpp, windows, [SOLVER], **options, **target, **stamp)
-    return rows
+        compared = [{"task": "explain", **stamp, "solver": SOLVER, "explains_nothing": 1.0, "pair": pair}]
+    return rows + compared
 
 
 def judge(rows: Sequence[Row]) -> Verdict:
