@@ -1,27 +1,22 @@
 """The benchmark on tiny sizes, and that what it compares is the same computation. Nothing is timed here."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import benchmark
+import benchmark_page
+import cost
+import groups
 from ehd_hf import EHDDistiller
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.perplexity import log_perplexity
 from ehd_hf.models.ranking import RankingDistillerModel
 from ehd_hf.models.rebuild import compact
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))  # as when the script is run
-
-import paper_plan  # noqa: E402
-
-import benchmark  # noqa: E402
-import benchmark_page  # noqa: E402
-import benchmarks  # noqa: E402
-from benchmarks import data, distiller, explain, gate, memory, mtpp, processes, scaling, startup  # noqa: E402
+from groups import data, distiller, explain, gate, memory, mtpp, processes, scaling, startup
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def untimed(monkeypatch):
     """Every call is made once per repeat: its time does not matter here."""
-    monkeypatch.setattr(benchmarks.time_interleaved, "__defaults__", (0.0,))
+    monkeypatch.setattr(groups.time_interleaved, "__defaults__", (0.0,))
 
 
 @pytest.mark.parametrize("num_layers", [1, 3])
@@ -54,13 +49,13 @@ def test_both_steps_of_the_benchmark_compute_the_same_loss():
 
 def test_every_call_is_timed_in_every_repeat_after_a_warm_up():
     seen = []
-    seconds = benchmarks.time_interleaved([lambda: seen.append("a"), lambda: seen.append("b")], 3, least_seconds=0.0)
+    seconds = groups.time_interleaved([lambda: seen.append("a"), lambda: seen.append("b")], 3, least_seconds=0.0)
     assert seconds.shape == (3, 2) and (seconds > 0).all()
     assert seen == ["a", "b"] * 4
 
 
 def test_a_summary_tells_median_and_spread():
-    row = benchmarks.summarize("x", np.array([3.0, 1.0, 7.0]), "> 2")
+    row = groups.summarize("x", np.array([3.0, 1.0, 7.0]), "> 2")
     assert row == {"figure": "x", "median": 3.0, "low": 1.0, "high": 7.0, "repeats": 3, "target": "> 2"}
 
 
@@ -154,7 +149,7 @@ def bundled():
 
 
 def windows_of(number):
-    times, marks, mask, future = benchmarks.random_windows(explain.HISTORY, explain.FUTURE, number)
+    times, marks, mask, future = groups.random_windows(explain.HISTORY, explain.FUTURE, number)
     return times.float(), marks, mask, future
 
 
@@ -258,11 +253,11 @@ def test_the_page_tells_what_meets_its_target_and_draws_what_grows(tmp_path, cap
     rows = [
         {
             **machine,
-            **benchmarks.summarize(f"slow, {x} events", [y, y / 2], "<= 8", axis="a b", x=x, series="s", unit="ms"),
+            **groups.summarize(f"slow, {x} events", [y, y / 2], "<= 8", axis="a b", x=x, series="s", unit="ms"),
         }
         for x, y in ((10, 4.0), (100, 40.0))
     ]
-    (tmp_path / "rows.json").write_text(json.dumps([*rows, {**machine, **benchmarks.summarize("exponent", [1.0])}]))
+    (tmp_path / "rows.json").write_text(json.dumps([*rows, {**machine, **groups.summarize("exponent", [1.0])}]))
     said = ["--benchmarks", str(tmp_path / "rows.json"), "--out", str(tmp_path / "speed.md")]
     assert benchmark_page.main([*said, "--figures", str(tmp_path / "figures")]) == 0
     text = (tmp_path / "speed.md").read_text()
@@ -282,19 +277,19 @@ def test_the_page_of_the_documentation_is_made_from_the_committed_rows():
 
 
 def test_the_plan_is_computed_from_what_was_measured(tmp_path, capsys):
-    figures = {paper_plan.RATE: 1000.0, paper_plan.READING: 50_000.0, paper_plan.READ: 500.0, paper_plan.WRITTEN: 60.0}
+    figures = {cost.RATE: 1000.0, cost.READING: 50_000.0, cost.READ: 500.0, cost.WRITTEN: 60.0}
     figures["peak memory of explaining 9 windows from Parquet, GB"] = 1.25
     rows = [{"group": "memory", "figure": name, "median": value, "threads": 2} for name, value in figures.items()]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     said = ["--benchmarks", str(tmp_path / "rows.json"), "--windows", "3.6e9", "--processes", "8"]
-    assert paper_plan.main(said) == 0
+    assert cost.main(said) == 0
     shown = capsys.readouterr().out
     assert "| core-hours | 2,000 |" in shown and "| hours with 8 processes | 145.0 |" in shown  # 125 and 20 of reading
     assert "| bytes read | 1,800 GB" in shown and "| bytes written | 216 GB |" in shown and "10.0 GB (1.25" in shown
     assert "explaining: beyond 50 processes" in shown
-    assert paper_plan.main([*said[:-1], "51"]) == 0 and "| reading: beyond 50" in capsys.readouterr().out
+    assert cost.main([*said[:-1], "51"]) == 0 and "| reading: beyond 50" in capsys.readouterr().out
     (tmp_path / "rows.json").write_text(json.dumps(rows[1:]))
-    assert paper_plan.main(said) == 2 and "Run scripts/benchmark.py memory" in capsys.readouterr().err
+    assert cost.main(said) == 2 and "Run scripts/benchmarks/benchmark.py memory" in capsys.readouterr().err
 
 
 @pytest.mark.slow

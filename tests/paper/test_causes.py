@@ -12,10 +12,16 @@ from scipy import stats
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.synthetic import PROCESSES, HawkesProcess, delayed_hawkes
 from ehd_hf.data.windows import make_windows
+<<<<<<< HEAD
 from ehd_hf.evaluation import causes
+=======
+>>>>>>> paper
 from ehd_hf.evaluation.statistics import mean_interval
 from ehd_hf.models.perplexity import dppl, future_log_prob, keep_gradient, log_perplexity
-from ehd_hf.solvers.base import AtSize, Objective, RankedBy, get_solver
+from ehd_hf.solvers.base import AtSize, Objective, get_solver
+from ehd_hf.solvers.prefix import RankedBy
+from tasks import causes
+from tasks.causes import TrueLikelihood, cause_metrics, causes_of, evaluate_causes, oracle_scores
 
 L, K = 7, 4
 
@@ -288,8 +294,8 @@ class Told:
         self.causes, self.seen = torch.from_numpy(causes), 0
 
     def __call__(self, objective):
-        self.seen += len(objective.times)
-        return self.causes[self.seen - len(objective.times) : self.seen].float()
+        self.seen += len(objective.window.times)
+        return self.causes[self.seen - len(objective.window.times) : self.seen].float()
 
 
 def test_a_row_for_the_oracle_for_random_scores_and_for_every_method(simulated, windows):
@@ -323,20 +329,20 @@ def test_a_row_for_the_oracle_for_random_scores_and_for_every_method(simulated, 
     assert oracle["ap"] == pytest.approx(best["ap"].mean())
 
 
-def test_known_rows_of_causes_are_not_computed_again(simulated, windows, monkeypatch):
+def test_cached_rows_of_causes_are_not_computed_again(simulated, windows, monkeypatch):
     process, kept, asked = delayed_hawkes(), {}, []
     oracle = causes.oracle_scores
     monkeypatch.setattr(causes, "oracle_scores", lambda *a: (asked.append("oracle"), oracle(*a))[1])
 
     def run(seed=0):
-        scores = RankedBy(score=lambda objective: (asked.append("mine"), objective.times[:, :L])[1])
+        scores = RankedBy(score=lambda objective: (asked.append("mine"), objective.window.times[:, :L])[1])
 
-        def known(key):
+        def cache(key):
             assert key["task"] == "causes" and key["num_windows"] > 0 and "version" in key
             return kept.get((key["solver"], key["generator_seed"]))
 
         methods = [("mine", TrueLikelihood(process), scores)]
-        rows = list(evaluate_causes(methods, windows, simulated.parents, process, known=known, generator_seed=seed))
+        rows = list(evaluate_causes(methods, windows, simulated.parents, process, cache=cache, generator_seed=seed))
         kept.update({(row["solver"], row["generator_seed"]): row for row in rows})
         return rows
 

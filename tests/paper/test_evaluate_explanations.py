@@ -1,40 +1,25 @@
-"""scripts/evaluate.py with the tasks explain, causes, trust and curves, and the page made of their rows: end to end,
+"""evaluate.py with the tasks explain, causes, trust and curves, and the page made of their rows: end to end,
 on tiny models."""
 
-import importlib.util
 import json
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import evaluate as script
 import helpers
+import report
 from ehd_hf.data import synthetic
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation import answers as comparison
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.ranking import RankingDistillerModel
-from ehd_hf.present.tables import TASK_COLUMNS, evaluate_commands, method_name, results_page, with_recalls
+from page import TASK_COLUMNS, evaluate_commands, method_name, results_page, with_recalls
+from tasks import explanations
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 TIMES = {"seconds_per_window", "time_ratio", "command"}
-
-sys.path.insert(0, str(SCRIPTS))  # as when a script is run: it finds the modules beside it
-
-
-def load_script(name):
-    spec = importlib.util.spec_from_file_location(f"{name}_script", SCRIPTS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def script():
-    return load_script("evaluate")
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +59,16 @@ def folders(tmp_path_factory, test_events):
 @pytest.fixture
 def small(monkeypatch, test_events):
     """simulated:delayed stands for the same few events."""
-    monkeypatch.setattr(synthetic, "simulated_events", lambda *a: {"train": test_events, "test": test_events})
+    both = {"train": test_events, "test": test_events}
+    monkeypatch.setattr(synthetic, "simulated_events", lambda *a: both)
+    monkeypatch.setattr(explanations, "simulated_events", lambda *a: both)
 
 
 def rows_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def run(script, folders, *words, data=None, models=("tiny",), out=None):
+def run(folders, *words, data=None, models=("tiny",), out=None):
     data = "simulated:delayed" if data is None else folders / data
     arguments = ["--model", *(folders / model for model in models), "--data", data, *words]
     return script.main([str(word) for word in [*arguments, *(["--out", out] if out else [])]])
@@ -91,11 +78,11 @@ def untimed(rows):
     return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
 
 
-def test_explain_has_a_row_per_method_with_greedy_search_first(script, folders, tmp_path, capsys, test_events):
+def test_explain_has_a_row_per_method_with_greedy_search_first(folders, tmp_path, capsys, test_events):
     out = tmp_path / "rows.jsonl"
     words = ["--task", "explain", "--first", "16", "--share", "0.6", "--solvers", "greedy_search+drop"]
     words += ["shapley:num_permutations=2"]
-    assert run(script, folders, *words, data="toy", out=out) == 0
+    assert run(folders, *words, data="toy", out=out) == 0
     printed, rows = capsys.readouterr().out, rows_of(out)
     assert [row["solver"] for row in rows] == [
         "greedy_search",
@@ -112,43 +99,45 @@ def test_explain_has_a_row_per_method_with_greedy_search_first(script, folders, 
         assert row["num_windows"] == len(row["sizes"]) == round(16 * (1 - row["explains_nothing"]))
         assert row["num_sequences"] <= len(np.unique(windows.sequence_index))
         assert row["verified"] == row["reached"] == 1.0
-        assert row["command"].startswith("python scripts/evaluate.py --model ") and "--first 16" in row["command"]
+        assert (
+            row["command"].startswith("python scripts/paper/evaluate.py --model ") and "--first 16" in row["command"]
+        )
     assert rows[3]["difference"] <= 0 == rows[0]["difference"]
 
 
-def test_a_run_that_was_stopped_goes_on_where_it_was(script, folders, tmp_path, capsys, monkeypatch):
+def test_a_run_that_was_stopped_goes_on_where_it_was(folders, tmp_path, capsys, monkeypatch):
     out, asked, solve = tmp_path / "rows.jsonl", [], comparison.solver_answers
     monkeypatch.setattr(comparison, "solver_answers", lambda *a, **k: (asked.append(k["name"]), solve(*a, **k))[1])
     words = ["--task", "explain", "--limit", "9", "--solvers", "leave_one_out"]
-    assert run(script, folders, *words, data="toy", out=out) == 0
+    assert run(folders, *words, data="toy", out=out) == 0
     whole, table = rows_of(out), capsys.readouterr().out
-    assert run(script, folders, *words, data="toy", out=out) == 0
+    assert run(folders, *words, data="toy", out=out) == 0
     assert capsys.readouterr().out == table and len(asked) == 4
     lines = out.read_text().splitlines(keepends=True)
     out.write_text("".join(lines[:2]) + lines[2][:50])  # killed while it wrote the third row
-    assert run(script, folders, *words, data="toy", out=out) == 0
+    assert run(folders, *words, data="toy", out=out) == 0
     assert asked[4:] == ["distiller", "leave_one_out"]
     assert untimed(rows_of(out)) == untimed(whole)
 
 
-def test_another_question_is_not_answered_with_the_rows_of_this_one(script, folders, tmp_path):
+def test_another_question_is_not_answered_with_the_rows_of_this_one(folders, tmp_path):
     out, few = tmp_path / "rows.jsonl", ["--task", "explain", "--limit", "8"]
-    assert run(script, folders, *few, data="toy", out=out) == 0
+    assert run(folders, *few, data="toy", out=out) == 0
     others = [["--limit", "7"], ["--share", "0.5"], ["--seed", "1"], ["--delta", "0.5"], ["--batch-size", "7"]]
     for number, words in enumerate([*others, ["--conditioning", "paper"]], 2):
-        assert run(script, folders, *few, *words, data="toy", out=out) == 0
+        assert run(folders, *few, *words, data="toy", out=out) == 0
         assert len(rows_of(out)) == 3 * number
     # As many windows, but others: sizes of one would be paired with those of the other.
-    assert run(script, folders, "--task", "explain", "--first", "8", data="toy", out=out) == 0
+    assert run(folders, "--task", "explain", "--first", "8", data="toy", out=out) == 0
     rows = rows_of(out)
     assert len(rows) == 24 and rows[-1]["dppl_left"] != rows[2]["dppl_left"]
     assert rows[-1]["num_windows"] == rows[2]["num_windows"]
 
 
-def test_causes_are_scored_beside_the_oracle_and_the_true_process(script, folders, tmp_path, capsys, small):
+def test_causes_are_scored_beside_the_oracle_and_the_true_process(folders, tmp_path, capsys, small):
     out = tmp_path / "rows.jsonl"
     words = ["--task", "causes", "--limit", "40", "--solvers", "greedy_search"]
-    assert run(script, folders, *words, out=out) == 0
+    assert run(folders, *words, out=out) == 0
     printed, rows = capsys.readouterr().out, rows_of(out)
     assert [row["solver"] for row in rows] == [
         "oracle",
@@ -163,15 +152,15 @@ def test_causes_are_scored_beside_the_oracle_and_the_true_process(script, folder
     assert by_solver["oracle"]["ap"] == max(row["ap"] for row in rows)
     assert by_solver["greedy_search, true process"]["ap"] != by_solver["greedy_search"]["ap"]
     assert {row["num_windows"] for row in rows} == {round(40 * (1 - rows[0]["without_causes"]))}
-    assert run(script, folders, *words, out=out) == 0
+    assert run(folders, *words, out=out) == 0
     assert rows_of(out) == rows
 
 
-def test_trust_and_curves_have_their_rows(script, folders, tmp_path, capsys):
+def test_trust_and_curves_have_their_rows(folders, tmp_path, capsys):
     out = tmp_path / "rows.jsonl"
     words = ["--tasks", "trust", "curves", "--first", "9", "--solvers", "leave_one_out"]
     words += ["--mtpp", folders / "mtpp_seed1"]
-    assert run(script, folders, *words, data="toy", models=["tiny", "tiny_seed1"], out=out) == 0
+    assert run(folders, *words, data="toy", models=["tiny", "tiny_seed1"], out=out) == 0
     printed, rows = capsys.readouterr().out, rows_of(out)
     assert "of random sets" in printed and "deletion, mean" in printed
     found = [(row["task"], row.get("check"), row["solver"]) for row in rows]
@@ -185,7 +174,7 @@ def test_trust_and_curves_have_their_rows(script, folders, tmp_path, capsys):
         *(("curves", None, solver) for solver in ("recency", "distiller", "leave_one_out")),
     ]
     assert rows[0]["target"] == "share 0.7" and rows[0]["model"] == "tiny"
-    assert run(script, folders, *words, data="toy", models=["tiny", "tiny_seed1"], out=out) == 0
+    assert run(folders, *words, data="toy", models=["tiny", "tiny_seed1"], out=out) == 0
     assert rows_of(out) == rows
 
 
@@ -218,7 +207,7 @@ def test_trust_and_curves_have_their_rows(script, folders, tmp_path, capsys):
         (["--task", "explain", "--model", "mtpp_seed1"], "mtpp_seed1"),
     ],
 )
-def test_user_errors_end_in_one_line_and_code_2(script, folders, capsys, monkeypatch, small, words, message):
+def test_user_errors_end_in_one_line_and_code_2(folders, capsys, monkeypatch, small, words, message):
     monkeypatch.chdir(folders)
     incident = synthetic.incident_hawkes().simulate(9.0, 5, np.random.default_rng(0))
     few = synthetic.simulated_events
@@ -243,7 +232,7 @@ def test_user_errors_end_in_one_line_and_code_2(script, folders, capsys, monkeyp
         (["--tasks", "explain", "--first", "5", "--limit", "5"], "give one of them"),
     ],
 )
-def test_wrong_arguments_are_answered_with_the_right_ones(script, capsys, words, message):
+def test_wrong_arguments_are_answered_with_the_right_ones(capsys, words, message):
     with pytest.raises(SystemExit) as stop:
         script.main(["--model", "tiny", "--data", "toy", *words])
     assert stop.value.code == 2 and message in capsys.readouterr().err
@@ -252,12 +241,12 @@ def test_wrong_arguments_are_answered_with_the_right_ones(script, capsys, words,
 # the page
 
 
-def test_rows_become_sections_and_figures_and_every_number_is_in_a_row(script, folders, tmp_path, small):
-    report, out = load_script("report"), tmp_path / "rows.jsonl"
+def test_rows_become_sections_and_figures_and_every_number_is_in_a_row(folders, tmp_path, small):
+    out = tmp_path / "rows.jsonl"
     both = {"models": ["tiny", "tiny_seed1"], "out": out}
-    assert run(script, folders, "--task", "explain", "--first", "9", **both) == 0
-    assert run(script, folders, "--task", "causes", "--limit", "20", "--solvers", "leave_one_out", **both) == 0
-    assert run(script, folders, "--tasks", "trust", "curves", "--first", "9", **both) == 0
+    assert run(folders, "--task", "explain", "--first", "9", **both) == 0
+    assert run(folders, "--task", "causes", "--limit", "20", "--solvers", "leave_one_out", **both) == 0
+    assert run(folders, "--tasks", "trust", "curves", "--first", "9", **both) == 0
     page, figures = tmp_path / "results.md", tmp_path / "figures"
     assert report.main([str(out), "--out", str(page), "--figures", str(figures)]) == 0
     text, rows = page.read_text(), rows_of(out)
@@ -275,7 +264,7 @@ def test_rows_become_sections_and_figures_and_every_number_is_in_a_row(script, f
     for task, heading in headings.items():
         assert text.count(heading + "\n") == 1
         section = re.split(r"\n##|\n!\[", text[text.index(heading) :])[0]
-        assert section.count("```bash\npython scripts/evaluate.py --model") == 1
+        assert section.count("```bash\npython scripts/paper/evaluate.py --model") == 1
         check_numbers(task, section.split("```")[2], [row for row in rows if row["task"] == task])
     assert "over 2 seeds" in text
 

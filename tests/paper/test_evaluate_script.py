@@ -1,37 +1,20 @@
-"""scripts/evaluate.py with a distiller, and scripts/report.py on what it wrote: end to end, on tiny ones."""
+"""evaluate.py with a distiller, and report.py on what it wrote: end to end, on tiny ones."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import evaluate as script
+import report
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.synthetic import delayed_hawkes
 from ehd_hf.evaluation import scores as evaluation
 from ehd_hf.models.ehd import EHDDistillerModel
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 FEW = ["--tasks", "ehed", "emhd", "--solvers", "greedy_search", "random_distillation", "--limit", "30"]
-
-
-sys.path.insert(0, str(SCRIPTS))  # as when a script is run: it finds the modules beside it
-
-
-def load_script(name):
-    spec = importlib.util.spec_from_file_location(f"{name}_script", SCRIPTS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def script():
-    return load_script("evaluate")
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +49,14 @@ def rows_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def run(script, folders, *words, data="windows", out=None):
+def run(folders, *words, data="windows", out=None):
     arguments = ["--model", folders / "tiny", "--data", folders / data, *words, *(["--out", out] if out else [])]
     return script.main([str(word) for word in arguments])
 
 
-def test_one_row_per_task_and_solver_with_recency_always_among_them(script, folders, tmp_path, capsys):
+def test_one_row_per_task_and_solver_with_recency_always_among_them(folders, tmp_path, capsys):
     out = tmp_path / "rows.jsonl"
-    assert run(script, folders, *FEW, "--split", "test_sampled", out=out) == 0
+    assert run(folders, *FEW, "--split", "test_sampled", out=out) == 0
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("DS", "LMHS", "minus distiller", "greedy_search"))
     rows = rows_of(out)
@@ -93,14 +76,14 @@ def test_what_is_there_is_not_computed_again_and_a_line_cut_short_is_repaired(
     out, asked = tmp_path / "rows.jsonl", []
     solve = evaluation.solver_answers
     monkeypatch.setattr(evaluation, "solver_answers", lambda *a, **k: (asked.append(k["name"]), solve(*a, **k))[1])
-    assert run(script, folders, *FEW, out=out) == 0
+    assert run(folders, *FEW, out=out) == 0
     table, whole = capsys.readouterr().out, rows_of(out)
     assert len(asked) == 6
-    assert run(script, folders, *FEW, out=out) == 0
+    assert run(folders, *FEW, out=out) == 0
     assert capsys.readouterr().out == table and len(asked) == 6
     lines = out.read_text().splitlines(keepends=True)
     out.write_text("".join(lines[:6]) + lines[6][:40])  # killed while it wrote the seventh row
-    assert run(script, folders, *FEW, out=out) == 0
+    assert run(folders, *FEW, out=out) == 0
     assert asked[6:] == ["emhd greedy_search", "emhd random_distillation"]
     timed = {"seconds", "seconds_per_window", "distill_seconds_per_window"}
     assert [{k: v for k, v in row.items() if k not in timed} for row in rows_of(out)] == [
@@ -108,15 +91,15 @@ def test_what_is_there_is_not_computed_again_and_a_line_cut_short_is_repaired(
     ]
     asked.clear()
     for other in (["--limit", "20"], ["--conditioning", "survival"], ["--seed", "1"], ["--batch-size", "7"]):
-        assert run(script, folders, *FEW, *other, out=out) == 0
+        assert run(folders, *FEW, *other, out=out) == 0
     assert len(asked) == 4 * 6 and len(rows_of(out)) == 5 * 8
 
 
-def test_events_and_their_windows_give_the_same_rows(script, folders, tmp_path):
+def test_events_and_their_windows_give_the_same_rows(folders, tmp_path):
     both = []
     for data in ("windows", "toy"):
         out = tmp_path / f"{data}.jsonl"
-        assert run(script, folders, "--task", "distiller", "ehed", "--limit", "9", data=data, out=out) == 0
+        assert run(folders, "--task", "distiller", "ehed", "--limit", "9", data=data, out=out) == 0
         both.append([(row["task"], row["ds"], row["num_windows"]) for row in rows_of(out)])
     assert both[0] == both[1] and len(both[0]) == 3
 
@@ -133,7 +116,7 @@ def test_events_and_their_windows_give_the_same_rows(script, folders, tmp_path):
         (["--tasks", "ehed", "--model", "nowhere"], "nowhere"),
     ],
 )
-def test_user_errors_end_in_one_line_and_code_2(script, folders, capsys, monkeypatch, words, message):
+def test_user_errors_end_in_one_line_and_code_2(folders, capsys, monkeypatch, words, message):
     monkeypatch.chdir(folders)
     assert script.main(["--model", "tiny", "--data", "windows", *words]) == 2
     assert message in [line for line in capsys.readouterr().err.splitlines() if line.startswith("evaluate: ")][-1]
@@ -148,17 +131,17 @@ def test_user_errors_end_in_one_line_and_code_2(script, folders, capsys, monkeyp
         (["--tasks", "ehed", "--conditioning", "x"], "'paper', 'survival'"),
     ],
 )
-def test_wrong_arguments_are_answered_with_the_right_ones(script, capsys, words, message):
+def test_wrong_arguments_are_answered_with_the_right_ones(capsys, words, message):
     with pytest.raises(SystemExit) as stop:
         script.main(["--model", "tiny", "--data", "windows", *words])
     assert stop.value.code == 2 and message in capsys.readouterr().err
 
 
-def test_rows_become_a_page_tables_and_figures(script, folders, tmp_path, capsys):
-    report, out = load_script("report"), tmp_path / "rows.jsonl"
-    assert run(script, folders, *FEW, out=out) == 0
-    assert run(script, folders, *FEW[:-2], "--limit", "5", "--batch-size", "1", out=out) == 0
-    assert run(script, folders, "--tasks", "distiller", "case_study", out=out) == 0
+def test_rows_become_a_page_tables_and_figures(folders, tmp_path, capsys):
+    out = tmp_path / "rows.jsonl"
+    assert run(folders, *FEW, out=out) == 0
+    assert run(folders, *FEW[:-2], "--limit", "5", "--batch-size", "1", out=out) == 0
+    assert run(folders, "--tasks", "distiller", "case_study", out=out) == 0
     (tmp_path / "log.jsonl").write_text('{"step": 1, "eval_left_share": 0.5}\n{"step": 2, "eval_left_share": 0.25}\n')
     page, tables, picture = tmp_path / "results.md", tmp_path / "tables.tex", tmp_path / "left.png"
     words = [out, "--out", page, "--latex", tables, "--figures", tmp_path / "figures"]
@@ -168,7 +151,7 @@ def test_rows_become_a_page_tables_and_figures(script, folders, tmp_path, capsys
     text = page.read_text()
     for part in ("Does the distiller beat greedy search?", "At what cost?", "Complexity", "One in, segments out"):
         assert part in text
-    assert "--limit 5 --batch-size 1" in text and "python scripts/evaluate.py --tasks ehed emhd --solvers" in text
+    assert "--limit 5 --batch-size 1" in text and "paper/evaluate.py --tasks ehed emhd --solvers" in text
     assert "](figures/marks_windows_4-7.png)" in text and "](left.png)" in text
     assert "\\toprule" in tables.read_text()
     drawn = sorted(file.name for file in (tmp_path / "figures").iterdir())
@@ -182,25 +165,24 @@ def test_rows_become_a_page_tables_and_figures(script, folders, tmp_path, capsys
 
 @pytest.mark.slow
 def test_the_plain_greedy_search_of_the_benchmark_finds_what_ours_finds(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))  # as when the script is run
-    import benchmarks
-    from benchmarks import solvers
+    import groups
+    from ehd_hf.models.window import Window
     from ehd_hf.solvers.base import AtSize, Objective, get_solver
+    from groups import solvers
 
     mtpp, batch = solvers.make_distiller(6).mtpp, solvers.make_batch(2)
-    ours = get_solver("greedy_search").solve(Objective(mtpp, *batch.values(), solvers.FUTURE), AtSize(3))
+    ours = get_solver("greedy_search").solve(Objective(mtpp, Window(*batch.values(), solvers.FUTURE)), AtSize(3))
     for row in range(2):
         window = batch["times"][row], batch["marks"][row]
         chosen, left = solvers.plain_greedy(mtpp, *window, solvers.FUTURE, 3, as_listed=row == 0)
         assert chosen == ours.distill_mask[row].nonzero()[:, 0].tolist()
         assert left == pytest.approx(float(ours.dppl_left[row]), abs=1e-5)
-    monkeypatch.setattr(benchmarks.time_interleaved, "__defaults__", (0.0,))
+    monkeypatch.setattr(groups.time_interleaved, "__defaults__", (0.0,))
     figures = [*solvers.against_plain(1, 2, 3), *solvers.against_distiller(1, 6, 1)]
     assert len(figures) == 3 + 2 * 7 and figures[2]["median"] < 1e-5
 
 
 def test_the_report_refuses_what_it_cannot_read(tmp_path, capsys):
-    report = load_script("report")
     assert report.main([str(tmp_path / "nothing.jsonl")]) == 2
     assert report.main(["--logs", str(tmp_path), "--figure", str(tmp_path / "x.png")]) == 2
     errors = capsys.readouterr().err

@@ -7,7 +7,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from ehd_hf.evaluation.trust import (
+from scipy import stats
+
+import helpers
+from ehd_hf.data.synthetic import delayed_hawkes
+from ehd_hf.data.windows import make_windows
+from ehd_hf.evaluation.answers import dppl_of_empty, solver_answers, where_explained
+from ehd_hf.evaluation.statistics import mean_interval
+from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
+from ehd_hf.models.perplexity import dppl
+from ehd_hf.models.question import Question
+from ehd_hf.models.ranking import RankingDistillerModel
+from ehd_hf.models.window import Window
+from ehd_hf.solvers.base import get_solver, rule_for
+from tasks import get_ranking, trust
+from tasks.trust import (
     Explained,
     chance_overlaps,
     evaluate_curves,
@@ -17,19 +31,6 @@ from ehd_hf.evaluation.trust import (
     shuffle_weights,
     with_mtpp,
 )
-from scipy import stats
-
-import helpers
-from ehd_hf.data.synthetic import delayed_hawkes
-from ehd_hf.data.windows import make_windows
-from ehd_hf.evaluation import trust
-from ehd_hf.evaluation.answers import dppl_of_empty, where_explained
-from ehd_hf.evaluation.scores import solver_answers
-from ehd_hf.evaluation.statistics import mean_interval
-from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
-from ehd_hf.models.perplexity import dppl
-from ehd_hf.models.ranking import RankingDistillerModel
-from ehd_hf.solvers.base import Explains, get_solver
 
 L, K = 7, 4
 
@@ -162,9 +163,15 @@ def test_overlaps_of_a_row_are_those_of_the_sets_found(mtpp, windows):
         row for row in run_trust([ranking(mtpp, 0)], [other], windows, ["leave_one_out"]) if "point" in row["check"]
     )
     chosen = windows.select(where_explained([mtpp, other], windows, "survival", 50))
-    rule, how = Explains(share=0.6, margin=1e-5), {"conditioning": "survival"}
+    question = Question(share=0.6, conditioning="survival")
     one, two = (
-        solver_answers(get_solver("leave_one_out"), model, chosen, lambda rows: rule, **how).distill_mask
+        solver_answers(
+            get_solver("leave_one_out"),
+            model,
+            chosen,
+            lambda objective, rows: rule_for(question, objective, 1e-5),
+            conditioning="survival",
+        ).distill_mask
         for model in (mtpp, other)
     )
     assert row["overlap"] == pytest.approx(overlaps(one, two).mean()) and row["overlap"] < 1
@@ -188,15 +195,15 @@ def test_without_other_seeds_only_the_weights_are_shuffled(mtpp, windows):
     assert rows[0]["num_windows"] == (dppl_of_empty(mtpp, windows, "survival", 50) < 0).sum() < len(windows)
 
 
-def test_known_rows_of_trust_are_not_computed_again_unless_there_are_more_models(mtpp, windows, monkeypatch):
+def test_cached_rows_of_trust_are_not_computed_again(mtpp, windows, monkeypatch):
     asked, kept, solve = [], {}, trust.solver_answers
-    monkeypatch.setattr(trust, "solver_answers", lambda *a, **k: (asked.append(k["name"]), solve(*a, **k))[1])
+    monkeypatch.setattr(trust, "solver_answers", lambda *a, **k: (asked.append(k["progress"]), solve(*a, **k))[1])
 
-    def known(key):
+    def cache(key):
         return kept.get((key["check"], key["solver"], key["num_models"]))
 
     def run(seeds):
-        rows = run_trust([ranking(mtpp, seed) for seed in range(seeds)], [], windows, known=known)
+        rows = run_trust([ranking(mtpp, seed) for seed in range(seeds)], [], windows, cache=cache, progress=True)
         kept.update({(row["check"], row["solver"], row["num_models"]): row for row in rows})
         return rows
 
@@ -246,7 +253,7 @@ def test_curves_of_recency_equal_plain_sums(mtpp, windows, conditioning):
     (row,) = evaluate_curves({"recency": ("recency", Explained(mtpp))}, windows, conditioning=conditioning)
     some = np.flatnonzero(dppl_of_empty(mtpp, windows, conditioning, 50) < 0)
     times, marks = windows.gather(some)
-    window = (copy.deepcopy(mtpp).double(), times, marks, torch.ones(times.shape, dtype=torch.bool), K)
+    window = copy.deepcopy(mtpp).double(), Window(times, marks, torch.ones(times.shape, dtype=torch.bool), K)
 
     @torch.no_grad()
     def total(keep):
@@ -259,12 +266,12 @@ def test_curves_of_recency_equal_plain_sums(mtpp, windows, conditioning):
         assert row["deletion"][size] == pytest.approx(total([1 - gate for gate in last]) / worth, abs=2e-5)
 
 
-def test_known_curves_are_not_drawn_again_and_sets_are_refused(mtpp, windows):
+def test_cached_curves_are_not_drawn_again_and_sets_are_refused(mtpp, windows):
     kept = {}
     explained = {"mine": ("recency", Explained(mtpp))}
-    (first,) = evaluate_curves(explained, windows, known=lambda key: kept.get(key["solver"]))
+    (first,) = evaluate_curves(explained, windows, cache=lambda key: kept.get(key["solver"]))
     kept["mine"] = {"from": "a file"}
-    assert list(evaluate_curves(explained, windows, known=lambda key: kept.get(key["solver"]))) == [{"from": "a file"}]
+    assert list(evaluate_curves(explained, windows, cache=lambda key: kept.get(key["solver"]))) == [{"from": "a file"}]
     assert first["solver"] == "mine"
     with pytest.raises(ValueError, match="an order of all events is needed"):
         next(evaluate_curves({"x": ("recency+drop", Explained(mtpp))}, windows))
@@ -273,3 +280,11 @@ def test_known_curves_are_not_drawn_again_and_sets_are_refused(mtpp, windows):
     )
     with pytest.raises(ValueError, match="must have the 1 marks the distiller knows"):
         next(evaluate_curves({"x": ("distiller", Explained(mtpp, stranger))}, windows))
+
+
+def test_where_an_order_is_needed_a_set_is_refused(mtpp):
+    assert get_ranking("greedy_search").name == "greedy_search"
+    assert get_ranking("distiller", ranking(mtpp, 0)).orders
+    for spec in ("exact_search", "random_distillation", "refine", "recency+drop"):
+        with pytest.raises(ValueError, match="as distiller, backward_elimination, greedy_search.*; got '"):
+            get_ranking(spec)

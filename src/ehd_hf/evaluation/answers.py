@@ -23,7 +23,7 @@ from ..models.question import MARGIN, Conditioning, Question
 from ..models.window import Window, most_recent
 from ..solvers.base import Objective, Rule, Solver, SolverResult, get_solver, rule_for
 from ..solvers.prefix import FALLBACKS, RankedBy
-from ..solvers.refine import PRUNE
+from ..solvers.refine import PRUNING
 from .scores import in_double
 from .statistics import mean_interval
 
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 BATCH_SIZE = 250  # windows searched at once
 DISTILLER = "distiller"  # stands among the solvers' names
 # What may follow a plus sign: options of `solvers.refine`.
-REFINEMENTS: dict[str, dict[str, Any]] = {"drop": {"max_swaps": 0}, "prune": PRUNE, "swap": {"max_swaps": 4}}
+REFINEMENTS: dict[str, dict[str, Any]] = {"drop": {"max_swaps": 0}, "prune": PRUNING, "swap": {"max_swaps": 4}}
 
 
 def get_method(spec: str, distiller: DistillerModel | None = None) -> Solver:

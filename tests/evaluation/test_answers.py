@@ -13,12 +13,13 @@ import helpers
 from ehd_hf.data.synthetic import delayed_hawkes
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation import answers as comparison
-from ehd_hf.evaluation.answers import compare, dppl_of_empty, get_method, get_ranking, verify, where_explained
+from ehd_hf.evaluation.answers import compare, dppl_of_empty, get_method, verify, where_explained
 from ehd_hf.evaluation.statistics import mean_interval
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
-from ehd_hf.solvers.base import Explains
+from ehd_hf.models.question import Question
 
 L, K, SHARE, MARGIN = 7, 4, 0.6, 1e-5
+ASKED = Question(share=SHARE, conditioning="survival")
 
 
 class ByMark:
@@ -29,8 +30,8 @@ class ByMark:
     def __init__(self, id2label):
         self.config = SimpleNamespace(mtpp_config=SimpleNamespace(id2label=dict(id2label)))
 
-    def history_scores(self, times, marks, mask, num_future):
-        return marks[:, : times.shape[1] - num_future].to(times.dtype)
+    def history_scores(self, window):
+        return window.marks[:, : window.num_history].to(window.times.dtype)
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +144,8 @@ def test_sizes_and_paired_differences_equal_plain_loops(mtpp, windows, slow, con
             mtpp,
             windows,
             methods,
+            Question(share=SHARE, conditioning=conditioning),
             distiller=ByMark(windows.sequences.id2label),
-            share=SHARE,
-            conditioning=conditioning,
             batch_size=5,
             data="toy",
         )
@@ -175,7 +175,7 @@ def test_some_windows_explain_nothing_and_are_left_out_for_every_method(mtpp, wi
     np.testing.assert_allclose(dppl_of_empty(mtpp, windows, "survival", 5), empty, atol=1e-5)
     assert 0 < (empty < 0).sum() < len(windows)
     assert where_explained([mtpp], windows, "survival", 5).tolist() == np.flatnonzero(empty < 0).tolist()
-    (row,) = compare(mtpp, windows, [], share=SHARE)
+    (row,) = compare(mtpp, windows, [], ASKED)
     assert row["num_windows"] == len(row["sizes"]) == (empty < 0).sum()
 
 
@@ -186,26 +186,26 @@ def test_windows_must_explain_something_to_every_point_process_asked(mtpp, windo
     assert set(where_explained([mtpp, other], windows, "survival", 5).tolist()) == one & two
 
 
-def test_a_history_that_explains_nothing_anywhere_is_refused(windows):
-    with pytest.raises(ValueError, match="explains something; got none among 10"):
-        next(compare(helpers.PoissonMTPP([1.0] * 6).float(), windows, [], share=SHARE))
+def test_where_no_history_explains_anything_there_are_no_rows(windows):
+    assert list(compare(helpers.PoissonMTPP([1.0] * 6).float(), windows, [], ASKED)) == []
 
 
 def test_a_method_that_does_not_reach_the_target_counts_as_the_whole_history(mtpp, windows):
-    rows = list(compare(mtpp, windows, ["recency"], epsilon=1e-6))
+    rows = list(compare(mtpp, windows, ["recency"], Question(epsilon=1e-6, conditioning="survival")))
     for row in rows:
         assert row["reached"] == 0.0 and row["verified"] is None and row["target"] == "epsilon 1e-06"
         assert row["size"] == L and set(row["sizes"]) == {L} and row["difference"] == 0.0
 
 
 def test_a_target_for_the_distilled_events_makes_sets_larger_and_is_verified_too(mtpp, windows):
-    plain, strict = (next(compare(mtpp, windows, [], share=0.2, delta=delta)) for delta in (None, 0.01))
+    questions = (Question(share=0.2, delta=delta, conditioning="survival") for delta in (None, 0.01))
+    plain, strict = (next(compare(mtpp, windows, [], question)) for question in questions)
     assert strict["target"] == "share 0.2, delta 0.01" and strict["verified"] == 1.0
     assert strict["size"] > plain["size"] and strict["dppl_distilled"] > plain["dppl_distilled"]
 
 
 def test_the_reference_may_be_any_method_and_is_always_run(mtpp, windows):
-    rows = list(compare(mtpp, windows, ["greedy_search"], share=SHARE, reference="recency"))
+    rows = list(compare(mtpp, windows, ["greedy_search"], ASKED, reference="recency"))
     assert [row["solver"] for row in rows] == ["recency", "greedy_search"]
     sizes = [np.array(row["sizes"]) for row in rows]
     assert rows[0]["difference"] == 0.0
@@ -213,28 +213,28 @@ def test_the_reference_may_be_any_method_and_is_always_run(mtpp, windows):
     assert {row["reference"] for row in rows} == {"recency"}
 
 
-def test_known_rows_are_not_computed_again_but_compared_with(mtpp, windows, monkeypatch):
+def test_cached_rows_are_not_computed_again_but_compared_with(mtpp, windows, monkeypatch):
     asked, kept, solve = [], {}, comparison.solver_answers
-    monkeypatch.setattr(comparison, "solver_answers", lambda *a, **k: (asked.append(k["name"]), solve(*a, **k))[1])
+    monkeypatch.setattr(comparison, "solver_answers", lambda *a, **k: (asked.append(k["progress"]), solve(*a, **k))[1])
 
-    def run(*methods, **options):
-        def known(key):
+    def run(*methods, question=ASKED, **options):
+        def cache(key):
             assert key["data"] == "toy" and key["reference"] == "greedy_search" and key["num_windows"] > 0
             return kept.get((key["solver"], key["target"], key["generator_seed"]))
 
-        rows = list(compare(mtpp, windows, methods, known=known, data="toy", **options))
+        rows = list(compare(mtpp, windows, methods, question, cache=cache, progress=True, data="toy", **options))
         kept.update({(row["solver"], row["target"], row["generator_seed"]): row for row in rows})
         return rows
 
-    first = run("recency", share=SHARE)
+    first = run("recency")
     assert asked == ["greedy_search", "recency"]
-    second = run("recency", "leave_one_out", share=SHARE)
+    second = run("recency", "leave_one_out")
     assert asked[2:] == ["leave_one_out"] and second[:2] == first
     sizes = [np.array(row["sizes"]) for row in second]
     assert second[2]["difference"] == pytest.approx((sizes[2] - sizes[0]).mean())
     assert second[2]["time_ratio"] == second[2]["seconds_per_window"] / first[0]["seconds_per_window"]
-    run("recency", share=SHARE, generator_seed=1)
-    run("recency", epsilon=0.9)
+    run("recency", generator_seed=1)
+    run("recency", question=Question(epsilon=0.9, conditioning="survival"))
     assert asked[3:] == ["greedy_search", "recency"] * 2
 
 
@@ -246,7 +246,7 @@ def test_known_rows_are_not_computed_again_but_compared_with(mtpp, windows, monk
 def test_verify_agrees_with_plain_loops_on_any_mask(mtpp, windows, slow, conditioning, target):
     masks = np.random.default_rng(0).random((len(windows), L)) < 0.6
     rows = np.arange(len(windows)) != 3
-    holds = verify(mtpp, windows, masks, Explains(**target), conditioning, rows)
+    holds = verify(mtpp, windows, masks, Question(**target, conditioning=conditioning), rows)
     expected = []
     for row in np.flatnonzero(rows):
         window, chosen = slow[conditioning][row], frozenset(np.flatnonzero(masks[row]).tolist())
@@ -270,9 +270,9 @@ def test_a_falsified_mask_does_not_verify(mtpp, windows, monkeypatch):
         mask[np.arange(len(mask)), mask.argmax(1)] = False
         return answers._replace(distill_mask=mask)
 
-    (honest,) = compare(mtpp, windows, [], share=SHARE, reference="greedy_search+drop")
+    (honest,) = compare(mtpp, windows, [], ASKED, reference="greedy_search+drop")
     monkeypatch.setattr(comparison, "solver_answers", forge)
-    (forged,) = compare(mtpp, windows, [], share=SHARE, reference="greedy_search+drop")
+    (forged,) = compare(mtpp, windows, [], ASKED, reference="greedy_search+drop")
     # Every event of a set from which nothing can be dropped is needed, but for the margin.
     assert honest["verified"] == 1.0 and forged["verified"] == 0.0 and forged["reached"] == 1.0
 
@@ -281,7 +281,7 @@ def test_the_time_of_a_method_is_that_of_its_search_not_of_the_second_look(mtpp,
     spent = iter([3.0, 7.0])
     solve = comparison.solver_answers
     monkeypatch.setattr(comparison, "solver_answers", lambda *a, **k: solve(*a, **k)._replace(seconds=next(spent)))
-    rows = list(compare(mtpp, windows, ["recency"], share=SHARE))
+    rows = list(compare(mtpp, windows, ["recency"], ASKED))
     number = rows[0]["num_windows"]
     assert [row["seconds_per_window"] for row in rows] == [3.0 / number, 7.0 / number]
     assert rows[1]["time_ratio"] == pytest.approx(7 / 3)
@@ -332,14 +332,4 @@ def test_a_distiller_has_no_options_and_other_marks_are_refused(mtpp, windows):
     with pytest.raises(ValueError, match="has no options; got 'distiller:k=1'"):
         get_method("distiller:k=1", ByMark({0: "a"}))
     with pytest.raises(ValueError, match="must have the 1 marks the distiller knows"):
-        next(compare(mtpp, windows, [], share=SHARE, distiller=ByMark({0: "a"})))
-    with pytest.raises(ValueError, match="takes epsilon or share, one of them"):
-        next(compare(mtpp, windows, [], share=SHARE, epsilon=0.5))
-
-
-def test_where_an_order_is_needed_a_set_is_refused():
-    assert get_ranking("greedy_search").name == "greedy_search"
-    assert get_ranking("distiller", ByMark({0: "a"})).orders
-    for spec in ("exact_search", "random_distillation", "refine", "recency+drop"):
-        with pytest.raises(ValueError, match="as distiller, backward_elimination, greedy_search.*; got '"):
-            get_ranking(spec)
+        next(compare(mtpp, windows, [], ASKED, distiller=ByMark({0: "a"})))

@@ -1,0 +1,185 @@
+"""Evaluation of point processes: against a slow loop, a closed form and the true process."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from ehd_hf.data.sequences import EventSequences
+from ehd_hf.data.synthetic import delayed_hawkes, simulate_poisson
+from ehd_hf.data.windows import make_windows
+from ehd_hf.evaluation import scores as evaluation
+from ehd_hf.evaluation.baselines import TrivialBaseline
+from ehd_hf.evaluation.scores import (
+    TRUE_PROCESS,
+    add_gaps,
+    evaluate_mtpp,
+    events_digest,
+    ks_distance,
+    score_events,
+    summarize_scores,
+    trivial_baselines,
+)
+from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
+from ehd_hf.models.point_process import MTPPConfig, MTPPModel
+
+
+class PoissonMTPP(MTPPModel):
+    """Homogeneous Poisson: everything is known by hand, whatever the history."""
+
+    def __init__(self, rates):
+        super().__init__(MTPPConfig(num_marks=len(rates)))
+        self.rates = torch.nn.Parameter(torch.tensor(rates))
+
+    def encode_history(self, times, marks, mask, keep, mark_weights=None):
+        assert keep is None and times.dtype == torch.float64  # float32 would lose short intervals far from the origin
+        return times.new_zeros(len(times), times.shape[1] + 1, 1), torch.nn.functional.pad(times, (1, 0))
+
+    def score_intervals(self, states, intervals, marks):
+        total = self.rates.sum()
+        return total.log().expand_as(intervals), self.rates[marks].log(), total * intervals
+
+
+def small_fullynn(num_marks=6):
+    torch.manual_seed(0)
+    return FullyNNModel(FullyNNConfig(num_marks=num_marks, embedding_size=4, hidden_size=8, num_components=5))
+
+
+@pytest.fixture(scope="module")
+def events():
+    """19 sequences of different lengths, one event in the shortest."""
+    sequences = delayed_hawkes().simulate(25.0, 17, np.random.default_rng(0)).sequences
+    times, marks = [list(pieces) for pieces in zip(*sequences, strict=True)]
+    return EventSequences.from_lists([*times, [3.0], [2.0, 2.0, 4.0]], [*marks, [1], [0, 5, 2]], num_marks=6)
+
+
+def slow_scores(model, sequences):
+    """One sequence at a time, in double, no padding."""
+    model, pieces = model.double(), []
+    for times, marks in sequences:
+        inputs = torch.tensor(times - times[0])[None], torch.tensor(marks)[None]
+        output = model.event_log_prob(*inputs, torch.ones(1, len(times), dtype=torch.bool))
+        piece = torch.stack([output.time_log_prob, output.mark_log_prob, output.compensator])[:, 0].detach()
+        piece[:, 0] = torch.nan
+        pieces.append(piece)
+    return torch.cat(pieces, dim=1).numpy()
+
+
+@pytest.mark.parametrize("max_tokens", [1, 64, 10_000])
+def test_scores_equal_a_slow_loop_whatever_the_batches(events, max_tokens):
+    model = small_fullynn()
+    scores = score_events(model, events, max_tokens=max_tokens)
+    assert next(model.parameters()).dtype == torch.float32  # the caller's model is left as it is
+    expected = slow_scores(model, events)
+    for ours, slow in zip(scores[1:], expected, strict=True):
+        np.testing.assert_allclose(ours, slow, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(scores.log_prob, expected[0] + expected[1], rtol=1e-9)
+
+
+def test_batches_hold_every_sequence_once_and_no_more_tokens_than_allowed():
+    lengths = np.array([3, 50, 1, 7, 7, 20, 2, 130])
+    batches = list(evaluation._length_buckets(lengths, 40))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(8))
+    assert all(len(batch) == 1 or len(batch) * lengths[batch].max() <= 40 for batch in batches)
+    assert len(batches) < 8
+
+
+def test_a_poisson_row_has_the_nll_known_by_hand():
+    sequences = EventSequences.from_lists([[5.0, 6.0, 8.0, 9.0], [1.0, 5.0]], [[0, 1, 1, 0], [1, 0]])
+    (row,) = evaluate_mtpp({"p": PoissonMTPP([0.5, 1.5])}, sequences, pair=(1, 2), data="toy", seed=3)
+    # Scored: intervals 1, 2, 1, 4 and marks 1, 1, 0, 0, at a total rate of 2.
+    assert row["time_nll"] == pytest.approx(-np.log(2) + 2 * 8 / 4)
+    assert row["mark_nll"] == pytest.approx(-(np.log(0.25) + np.log(0.75)) / 2)
+    assert row["nll"] == pytest.approx(row["time_nll"] + row["mark_nll"])
+    # One window, events 1 to 3 of the first sequence; its future has interval 1 and mark 0.
+    assert row["num_windows"] == 1
+    assert row["future_nll"] == pytest.approx(-np.log(0.5) + 2)
+    assert (row["data"], row["seed"], row["model"], row["pair"], row["num_events"]) == ("toy", 3, "p", "1-2", 4)
+    assert {"task", "version", "seconds", "num_tied", "ks", "qq"} <= row.keys()
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_the_nll_of_window_futures_equals_a_loop_over_windows(events):
+    model = small_fullynn()
+    (row,) = evaluate_mtpp({"m": model}, events, pair=(4, 7), max_tokens=100)
+    windows = make_windows(events, future=4, history=7)
+    parts = []
+    for index in range(len(windows)):
+        times, marks = windows.gather([index])
+        output = model.double().event_log_prob(times, marks, torch.ones(1, 11, dtype=torch.bool))
+        parts.append((output.time_log_prob[0, 7:], output.mark_log_prob[0, 7:]))
+    time_nll, mark_nll = (-torch.cat(values).mean().item() for values in zip(*parts, strict=True))
+    assert row["num_windows"] == len(windows) > 100
+    assert row["future_time_nll"] == pytest.approx(time_nll, rel=1e-9)
+    assert row["future_mark_nll"] == pytest.approx(mark_nll, rel=1e-9)
+    assert row["future_nll"] == pytest.approx(time_nll + mark_nll, rel=1e-9)
+
+
+def test_baselines_and_the_true_process_are_scored_on_the_same_futures(events):
+    models = {**trivial_baselines(events), TRUE_PROCESS: delayed_hawkes()}
+    rows = list(evaluate_mtpp(models, events, pair=(4, 7)))
+    windows = make_windows(events, future=4, history=7)
+    where = (windows.first[:, None] + 7 + np.arange(4)).ravel()
+    assert [row["model"] for row in rows] == ["Poisson + unigram", "Gamma + bigram", TRUE_PROCESS]
+    for row, model in zip(rows, models.values(), strict=True):
+        scores = score_events(model, events)
+        assert row["future_nll"] == pytest.approx(-scores.log_prob[where].mean())
+        assert row["nll"] == pytest.approx(-np.nanmean(scores.log_prob))
+        assert row["num_events"] == events.num_events - len(events)
+        assert row["num_tied"] == 1
+    assert rows[-1]["time_nll"] is rows[-1]["future_mark_nll"] is None  # not NaN, which JSON does not know
+    assert rows[1]["future_time_nll"] == pytest.approx(
+        -score_events(models["Gamma + bigram"], events)[1][where].mean()
+    )
+
+
+def test_gaps_are_measured_from_the_true_process_on_the_same_events():
+    rows = [
+        {"model": name, "nll": nll, "data": "a", "split": "test"} for name, nll in (("m", 2.5), (TRUE_PROCESS, 2.0))
+    ]
+    other = {"model": "m", "nll": 9.0, "data": "b", "split": "test"}
+    gaps = [row.get("gap") for row in add_gaps([*rows, other])]
+    assert gaps == [0.5, 0.0, None]
+
+
+def test_ks_distance_agrees_with_scipy_and_sees_a_wrong_rate():
+    sequences = simulate_poisson([0.5, 1.0], 60.0, 30, np.random.default_rng(0))
+    right, wrong = (score_events(PoissonMTPP(rates), sequences) for rates in ([0.5, 1.0], [1.0, 2.0]))
+    rescaled = right.compensator[~np.isnan(right.compensator)]
+    assert ks_distance(rescaled) == pytest.approx(stats.kstest(rescaled, "expon").statistic)
+    good, bad = summarize_scores(right), summarize_scores(wrong)
+    assert good["ks"] < 0.04 and bad["ks"] > 0.15
+    assert len(good["qq"]) == 99 and good["qq"][49] == pytest.approx(np.log(2), abs=0.05)
+    assert bad["qq"][49] == pytest.approx(2 * good["qq"][49], rel=1e-5)
+
+
+def test_short_intervals_far_from_the_origin_are_not_lost():
+    times = np.array([0.0, 500_000.0, 500_000.001, 500_000.003])
+    sequences = EventSequences.from_lists([times], [[0, 0, 0, 0]])
+    np.testing.assert_allclose(score_events(PoissonMTPP([1.0]), sequences).compensator[1:], np.diff(times), rtol=1e-12)
+
+
+def test_bad_input_is_refused_before_anything_is_scored(events):
+    with pytest.raises(ValueError, match="model m knows 3 marks; the events have 6"):
+        next(evaluate_mtpp({"m": small_fullynn(3)}, events))
+    with pytest.raises(ValueError, match="two events or more"):
+        list(evaluate_mtpp({"m": small_fullynn(1)}, EventSequences.from_lists([[1.0]], [[0]])))
+    with pytest.raises(ValueError, match="the longest has"):
+        next(evaluate_mtpp({"m": small_fullynn()}, events, pair=(400, 7)))
+    with pytest.raises(ValueError, match="m must be a point process; got a Linear"):
+        next(evaluate_mtpp({"m": torch.nn.Linear(1, 1)}, events))
+    with pytest.raises(ValueError, match="not fitted"):
+        next(evaluate_mtpp({"m": TrivialBaseline()}, events))
+
+
+def test_the_digest_of_events_sees_every_time_mark_and_boundary(events):
+    split = EventSequences.from_lists([[1.0, 2.0], [3.0]], [[0, 1], [1]])
+    other = [
+        EventSequences.from_lists([[1.0, 2.5], [3.0]], [[0, 1], [1]]),
+        EventSequences.from_lists([[1.0, 2.0], [3.0]], [[0, 0], [1]]),
+        EventSequences.from_lists([[1.0], [2.0, 3.0]], [[0], [1, 1]]),
+    ]
+    assert len({events_digest(sequences) for sequences in (split, *other)}) == 4
+    assert events_digest(split) == events_digest(split.select([0, 1]))
