@@ -13,7 +13,7 @@ from ehd_hf.app import EXAMPLE, SHARE
 
 
 class Question(NamedTuple):
-    """What the page asks when it opens; fields in the order of `Service.explain`."""
+    """What the page asks when it opens; fields in the order of the page's controls."""
 
     model: str = "incidents"
     source: str = EXAMPLE

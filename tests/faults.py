@@ -34,8 +34,8 @@ from ehd_hf.data.windows import export_windows, make_crops, make_windows  # noqa
 from ehd_hf.models.ehd import EHDDistillerModel  # noqa: E402
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel  # noqa: E402
 from ehd_hf.models.ranking import RankingDistillerModel  # noqa: E402
-from ehd_hf.training import planning  # noqa: E402
 from ehd_hf.training import recipe as fitting  # noqa: E402
+from ehd_hf.training import recipe as planning  # noqa: E402
 from ehd_hf.training.trainer import Trainer, TrainingArguments  # noqa: E402
 
 WAYS = {

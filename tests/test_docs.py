@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from ehd_hf.cli import app
 from ehd_hf.solvers import base as solvers
-from ehd_hf.training import planning
 from ehd_hf.training import recipe as fitting
+from ehd_hf.training import recipe as planning
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDES = ("tutorial", "concepts", "python_api", "extending", "command_line", "reproducing", "choices")

@@ -173,8 +173,8 @@ def test_ehd_hf_train_killed_at_random_moments_ends_as_if_nothing_had_happened(t
         words = ["train", tmp_path / "log.csv", "--sequence", "service", "--history", "6", "--future", "2"]
         words += ["--out", out, "--threads", "1", "--yes"]
         program = (
-            "import sys; from ehd_hf import fitting, planning; fitting.SECONDS_BETWEEN_CHECKPOINTS = 0;"
-            "planning.MTPP_STEPS, planning.DISTILLER_STEPS = (150, 150), (100, 100);"
+            "import sys; from ehd_hf.training import recipe; recipe.SECONDS_BETWEEN_CHECKPOINTS = 0;"
+            "recipe.MTPP_STEPS, recipe.DISTILLER_STEPS = (150, 150), (100, 100);"
             "from ehd_hf.cli import app; code = app(sys.argv[1:], standalone_mode=False); sys.exit(code > 1)"
         )
         return [sys.executable, "-c", program, *map(str, words)]

@@ -52,7 +52,7 @@ def questions() -> list[dict[str, Any]]:
 
 
 def arguments_of(question: dict[str, Any]) -> list[Any]:
-    """In the order of `ehd_hf.app.Service.explain`."""
+    """In the order of the page's controls."""
     values: list[Any] = [question["model"], "Example", "One incident", *[None] * 7, question["split"], 5, 25]
     return [*values, question["target"], 0.7, 0.5, 3, question["conditioning"]]
 
@@ -155,13 +155,13 @@ def main(argv: list[str] | None = None) -> int:
     from transformers.utils import logging
 
     from ehd_hf import __version__
-    from ehd_hf.app import Service, open_models
+    from ehd_hf.app import Service, from_page, open_models
 
     logging.disable_progress_bar()
     service = Service(open_models("incidents"))
 
     def alone(question: dict[str, Any]) -> dict[str, Any]:
-        return json.loads(service.explain(*arguments_of(question)).to_json())
+        return json.loads(service.explain(*from_page(arguments_of(question))).to_json())
 
     expected = [alone(question) for question in questions()]
     with app_under_test() if arguments.what == "app" else pipeline_under_test(alone) as (pid, ask):

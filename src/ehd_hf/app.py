@@ -1,9 +1,8 @@
-"""A page to play with: pick or upload events, move the split, choose the target, see the explanation at once.
+"""The Gradio app: pick or upload events, move the split, choose the target, see the explanation at once.
 
-What the page calls (`Service`) depends on its arguments alone: nothing is kept between two requests, so none can see
-another's events or answer, and the models are opened once and only read. Strings from data reach the page as text: in
-Gradio's own fields, escaped, or inside the page of `pages`, which sits in a frame that may run its own script but
-belongs to no origin: it cannot reach the page around it, other sites, or what the browser keeps for them.
+`Service` keeps nothing between two requests, so no visitor sees another's events or answer; models are opened once and
+only read. Strings from data reach the page as text: in Gradio's own fields, escaped, or inside the page of `pages`,
+which sits in a sandboxed frame without an origin and cannot reach the page around it or other sites.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ import base64
 import ctypes
 import json
 import logging
-import re
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,26 +36,27 @@ from starlette.middleware import Middleware
 from transformers.utils import logging as transformers_logging
 
 from .data.reading import Read, Reading, read_events
-from .data.sequences import nearest
+from .data.sequences import EventSequences, nearest
 from .data.synthetic import example_log
 from .explain.explainer import EHDDistiller, list_pretrained, load_example
 from .explain.explanation import Explanation
 from .present.pages import explanation_page
+from .present.report import HISTORY
 from .training.recipe import reading_of
 
 # What one request may cost: megabytes and events to read, events to score, people waiting, answers made at once.
 MAX_MEGABYTES, MAX_EVENTS = 10, 200_000
 MAX_HISTORY, MAX_FUTURE = 200, 50
 MAX_WAITING, AT_ONCE = 100, 2
-# Larger uploads are cut off on their way; those between the limits get a sentence of ours.
+# The server cuts larger uploads off; files between the two limits are refused with a message.
 _CUT_OFF_MEGABYTES = 5 * MAX_MEGABYTES
 _UPLOADS_KEPT_SECONDS = 3600
-# Gradio keeps what each visitor's page shows, a quarter of a megabyte, and takes every call of a program for a new
-# visitor: its own limit of 10,000 would be gigabytes.
+# Gradio keeps 0.25 MB per visitor and counts every call of a program as a new visitor; its default is 10,000 visitors.
 _VISITORS_KEPT = 300
 _SECONDS_BETWEEN_TRIMS = 60
 _NAMES_LISTED = 1000
 _LONGEST_MESSAGE = 1000
+_ELSEWHERE = "Cut it to the sequences you ask about, or use ehd-hf explain on your own machine."
 
 EXAMPLE, UPLOAD, PASTED = "Example", "File", "Pasted table"
 EXAMPLES: dict[str, Callable[[], pd.DataFrame]] = {
@@ -66,11 +65,58 @@ EXAMPLES: dict[str, Callable[[], pd.DataFrame]] = {
 }
 SHARE, EPSILON, SIZE = "share", "epsilon", "size"
 TARGETS = [("Share of what the past explains", SHARE), ("Factor of likelihood", EPSILON), ("Number of events", SIZE)]
+AMOUNTS = [
+    (SHARE, "Share", 0.05, 1, 0.05),
+    (EPSILON, "Without them, at most so likely", 0.05, 0.95, 0.05),
+    (SIZE, "Events", 1, MAX_HISTORY, 1),
+]
 CONDITIONINGS = [("Survival", "survival"), ("As in the paper", "paper")]
-# The fields of the page by the names that the command line gives them.
-_FIELDS = {"time": "Time column", "mark": "Mark column", "sequence": "Sequence column", "time-format": "Time format"}
+COLUMN_FIELDS = ("Time column", "Mark column", "Sequence column", "Time format")
 
 Update = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where events come from and how to read them; fields in the order of the page's controls. Empty column names are
+    detected."""
+
+    model: str
+    kind: str = EXAMPLE
+    example: str = next(iter(EXAMPLES))
+    upload: str | None = None
+    pasted: str | None = None
+    time: str | None = None
+    mark: str | None = None
+    sequence: str | None = None
+    time_format: str | None = None
+
+    @property
+    def columns(self) -> dict[str, str | None]:
+        roles = ("time", "mark", "sequence", "time_format")
+        return {role: (getattr(self, role) or "").strip() or None for role in roles}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to explain and how; fields in the order of the page's controls. `target` names the one of share, epsilon
+    and size that counts."""
+
+    sequence: str | None
+    split: float
+    future: float
+    history: float
+    target: str
+    share: float
+    epsilon: float
+    size: float
+    conditioning: Any
+
+
+def from_page(values: Sequence[Any]) -> tuple[Source, Asked]:
+    """The values of the page's controls, or of a call of the API, by name."""
+    count = len(fields(Source))
+    return Source(*values[:count]), Asked(*values[count:])
 
 
 class Opened(NamedTuple):
@@ -81,7 +127,7 @@ class Opened(NamedTuple):
 
 
 def open_models(model: str) -> dict[str, Opened]:
-    """The given model first, then the bundled ones; opened before the first request, for opening is not reading."""
+    """The given model first, then the bundled ones."""
     opened = {}
     for name in dict.fromkeys([model, *list_pretrained()]):
         config = Path(name) / "config.json"
@@ -91,160 +137,115 @@ def open_models(model: str) -> dict[str, Opened]:
     return opened
 
 
-# --- what the page calls
-
-
 class Service:
-    """Answers from models that nobody changes."""
+    """Reads events and explains them with models that no request changes."""
 
     def __init__(self, models: Mapping[str, Opened]) -> None:
         self.models = models
 
-    def read(
-        self,
-        model: str,
-        source: str,
-        example: str,
-        upload: str | None,
-        pasted: str | None,
-        time: str | None,
-        mark: str | None,
-        sequence_column: str | None,
-        time_format: str | None,
-    ) -> Read:
-        """The events of a source, as the model knows them."""
-        reading = self.models[model].reading
-        if source == EXAMPLE:
-            frame = EXAMPLES[example]()
+    def read(self, source: Source) -> Read:
+        """Read the events of a source as its model does."""
+        reading = self.models[source.model].reading
+        if source.kind == EXAMPLE:
             try:
-                return read_events(frame, reading=reading)
+                return read_events(EXAMPLES[source.example](), reading=reading)
             except ValueError as error:
                 raise ValueError(
-                    f"the examples are not for {model}: {error} Or choose the model incidents."
+                    f"the examples are not for {source.model}: {error} Or choose the model incidents."
                 ) from error
-        columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
-        named = {role: (name or "").strip() or None for role, name in columns.items()}  # None: never shown
-        if source == UPLOAD and upload is None:
-            raise ValueError("choose a file with one row per event: CSV, TSV, JSON Lines or Parquet.")
-        if source == UPLOAD:
-            return _read_file(Path(str(upload)), reading, named)
-        if not (pasted or "").strip():
+        if source.kind == UPLOAD:
+            if source.upload is None:
+                raise ValueError("choose a file with one row per event: CSV, TSV, JSON Lines or Parquet.")
+            return _read_file(Path(source.upload), reading, source.columns)
+        text = (source.pasted or "").strip()
+        if not text:
             raise ValueError("paste a table: a line of column names, then one row per event.")
         with TemporaryDirectory() as folder:
             file = Path(folder) / "pasted.csv"
-            file.write_text(str(pasted).strip() + "\n", encoding="utf-8")
-            return _read_file(file, reading, named)
+            file.write_text(text + "\n", encoding="utf-8")
+            return _read_file(file, reading, source.columns)
 
-    def explain(
-        self,
-        model: str,
-        source: str,
-        example: str,
-        upload: str | None,
-        pasted: str | None,
-        time: str | None,
-        mark: str | None,
-        sequence_column: str | None,
-        time_format: str | None,
-        sequence: str | None,
-        split: float,
-        future: float,
-        history: float,
-        target: str,
-        share: float,
-        epsilon: float,
-        size: float,
-        conditioning: str,
-    ) -> Explanation:
-        """Which of the `history` events before the split explain the `future` events after it?"""
-        read = self.read(model, source, example, upload, pasted, time, mark, sequence_column, time_format)
-        events = read.events
-        index = _position(events.seq_ids, sequence)
-        length = int(events.lengths[index])
+    def explain(self, source: Source, asked: Asked) -> Explanation:
+        """Find the events before the split that explain those after it."""
+        read = self.read(source)
+        one = read.events.select([find_sequence(read.events, asked.sequence)])
+        length = one.num_events
         if length < 2:
-            raise ValueError(f"there must be a past and a future; sequence {events.seq_ids[index]} has one event.")
-        last = _count("the event after which the history ends", split, length - 1)
-        num_future = min(_count("the number of events to explain", future, MAX_FUTURE), length - last)
-        one = events.select([index])
+            raise ValueError(f"there must be a past and a future; sequence {one.seq_ids[0]} has one event.")
+        last = _count("the event after which the history ends", asked.split, length - 1)
+        num_future = min(_count("the number of events to explain", asked.future, MAX_FUTURE), length - last)
         end = last + num_future
         one = replace(one, times=one.times[:end], marks=one.marks[:end], offsets=np.array([0, end]))
-        wanted: dict[str, Any] = {
-            SHARE: share,
-            EPSILON: epsilon,
-            SIZE: _count("the size", size, MAX_HISTORY),
-        }
-        # Another way to ask the same weights; an explainer of its own costs nothing.
-        explainer = EHDDistiller(self.models[model].explainer.model, conditioning=conditioning)  # type: ignore[arg-type]
+        size = _count("the size", asked.size, MAX_HISTORY)
+        target: dict[str, Any] = {SHARE: asked.share, EPSILON: asked.epsilon, SIZE: size}
+        # The conditioning belongs to the explainer: a new one shares the weights and leaves the old one as it is.
+        explainer = EHDDistiller(self.models[source.model].explainer.model, conditioning=asked.conditioning)
         answer: Any = explainer.explain(
             one,
             future=num_future,
-            history=_count("the number of events to look at", history, MAX_HISTORY),
-            **{target: wanted[target]},
+            history=_count("the number of events to look at", asked.history, MAX_HISTORY),
+            **{asked.target: target[asked.target]},
             intensities=True,
         )
         return answer if read.reading.sequence is not None else replace(answer, seq_id=None)
 
-    # --- as updates of the page
-
-    def show_answer(self, *question: Any) -> tuple[str, str]:
-        """The explanation as HTML and as JSON; or why there is none, and nothing."""
+    def show_answer(self, *values: Any) -> tuple[str, str]:
+        """The explanation as HTML and as JSON; or an error message and an empty text."""
         try:
-            answer = self.explain(*question)
+            answer = self.explain(*from_page(values))
         except Exception as error:
             return problem(error), ""
         return shown(answer), answer.to_json()
 
     def show_model(self, model: str) -> list[Update]:
-        """What a model is asked if nobody says otherwise."""
-        return [gr.update(**settings) for settings in self.defaults(model).values()]
+        """Updates of the controls to a model's defaults."""
+        return [gr.update(value=value) for value in self.defaults(model).values()]
 
-    def defaults(self, model: str) -> dict[str, Update]:
-        """Values of future, history, target, share, epsilon, size and conditioning."""
+    def defaults(self, model: str) -> dict[str, Any]:
+        """Values of future, history, target, share, epsilon, size and conditioning: as the model was trained."""
         explainer = self.models[model].explainer
-        values = {
+        return {
             "future": min(explainer.future or 5, MAX_FUTURE),
-            "history": min(getattr(explainer.model.config, "history", None) or 50, MAX_HISTORY),
+            "history": min(getattr(explainer.model.config, "history", HISTORY), MAX_HISTORY),
             "target": SHARE if explainer.epsilon is None else EPSILON,
-            "share": explainer.share or 0.7,
-            "epsilon": explainer.epsilon or 0.5,
-            "size": 3,
+            SHARE: explainer.share or 0.7,
+            EPSILON: explainer.epsilon or 0.5,
+            SIZE: 3,
             "conditioning": explainer.conditioning,
         }
-        return {name: {"value": value} for name, value in values.items()}
 
     def show_events(self, *values: Any) -> list[Update]:
-        """The sequences of a source, where to split the one that is chosen, and what was noticed while reading."""
-        return [gr.update(**settings) for settings in self.arrange(*values)]
-
-    def arrange(self, *values: Any) -> tuple[Update, Update, Update]:
-        """Of a source, the sequence chosen so far and the number of events to explain: sequences, split, notes."""
+        """Updates of the list of sequences, the split and the notes; `values` end with the sequence and the future."""
         *source, sequence, future = values
+        return [gr.update(**settings) for settings in self.arrange(Source(*source), sequence, future)]
+
+    def arrange(self, source: Source, sequence: str | None, future: float) -> tuple[Update, Update, Update]:
+        """Settings of the list of sequences, the split and the notes."""
         try:
-            read = self.read(*source)
-        except Exception:  # the question that follows meets it too, and says it
+            read = self.read(source)
+        except Exception:  # the question that follows shows the error
             return {"choices": [], "value": None, "visible": False}, {"maximum": 2, "value": 1}, {"value": ""}
         names = [str(name) for name in read.events.seq_ids]
         listed = sorted(names)
         chosen = sequence if sequence in names else listed[0]
         length = int(read.events.lengths[names.index(chosen)])
-        of = f"{len(names):,} sequences" if len(names) > 1 else "one sequence"
-        notes = [f"{read.events.num_events:,} events of {of}.", *read.notes]
+        total = f"{len(names):,} sequences" if len(names) > 1 else "one sequence"
+        notes = [f"{read.events.num_events:,} events of {total}.", *read.notes]
         if len(names) > _NAMES_LISTED:
             notes.append(f"The first {_NAMES_LISTED:,} sequences are listed; type the name of any other.")
         sequences = {"choices": listed[:_NAMES_LISTED], "value": chosen, "visible": len(names) > 1}
-        # A slider needs two places at least.
+        # A slider needs at least two values.
         split = {"maximum": max(length - 1, 2), "value": max(length - int(future), 1)}
         return sequences, split, {"value": in_lines(notes)}
 
 
 def _read_file(file: Path, reading: Reading, columns: Mapping[str, Any]) -> Read:
-    """A stranger's file: bounded before it is read, and no path of this machine in what is said about it."""
+    """Read a visitor's file within limits; errors do not name its folder on this machine."""
     try:
         size = file.stat().st_size
         if size > MAX_MEGABYTES * 1_000_000:
             raise ValueError(
-                f"a file may have up to {MAX_MEGABYTES} MB here; {file.name} has {size / 1e6:.1f}. Cut it to the "
-                "sequences you ask about, or use ehd-hf explain on your own machine."
+                f"a file may have up to {MAX_MEGABYTES} MB here; {file.name} has {size / 1e6:.1f}. {_ELSEWHERE}"
             )
         read = read_events(_bounded_table(file) if file.suffix == ".parquet" else file, reading=reading, **columns)
         _check_number(read.events.num_events)
@@ -253,23 +254,15 @@ def _read_file(file: Path, reading: Reading, columns: Mapping[str, Any]) -> Read
         raise ValueError(str(error).replace(f"{file.parent}/", "")) from error
 
 
-def _check_number(num_events: int) -> None:
-    if num_events > MAX_EVENTS:
-        raise ValueError(
-            f"a table may have up to {MAX_EVENTS:,} events here; got {num_events:,}. Cut it to the sequences you ask "
-            "about, or use ehd-hf explain on your own machine."
-        )
-
-
 def _bounded_table(file: Path) -> dict[str, Any]:
-    """A small Parquet file can unfold to any size: counts are looked at first, and texts while they are folded."""
+    """Read a Parquet file whose unpacked size is bounded: check counts in its metadata first, then the texts while
+    they are still dictionary-encoded."""
     try:
         opened = pq.ParquetFile(file)
-        known, schema = opened.metadata, opened.schema
-        groups = [known.row_group(group) for group in range(known.num_row_groups)]
-        _check_number(known.num_rows)
-        for i in range(known.num_columns):  # a row may hold lists
-            _check_number(sum(group.column(i).num_values for group in groups))
+        schema, metadata = opened.schema, opened.metadata
+        groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+        counts = [sum(group.column(i).num_values for group in groups) for i in range(metadata.num_columns)]
+        _check_number(max(metadata.num_rows, *counts))  # a row may hold lists
         _check_unfolded(sum(group.total_byte_size for group in groups))
         texts = [schema.column(i).path for i in range(len(schema)) if schema.column(i).physical_type == "BYTE_ARRAY"]
         table = pq.read_table(file, read_dictionary=texts)
@@ -278,6 +271,11 @@ def _bounded_table(file: Path) -> dict[str, Any]:
         return {name: table[name] for name in table.column_names}
     except pa.ArrowException as error:
         raise ValueError(f"{file.name} cannot be read as Parquet: {error}. Was it written completely?") from error
+
+
+def _check_number(num_events: int) -> None:
+    if num_events > MAX_EVENTS:
+        raise ValueError(f"a table may have up to {MAX_EVENTS:,} events here; got {num_events:,}. {_ELSEWHERE}")
 
 
 def _check_unfolded(num_bytes: int) -> None:
@@ -296,13 +294,12 @@ def _text_bytes(values: Any) -> int:
     return pc.sum(pc.binary_length(values.dictionary).take(values.indices)).as_py() or 0
 
 
-def _position(seq_ids: tuple[Any, ...], name: str | None) -> int:
-    names = [str(known) for known in seq_ids]
-    if name is None:
-        return 0
-    if name not in names:
+def find_sequence(events: EventSequences, name: str | None) -> int:
+    """Index of the sequence called `name`; the first one if there is no name."""
+    names = [str(seq_id) for seq_id in events.seq_ids]
+    if name is not None and name not in names:
         raise ValueError(f"there is no sequence {name!r} among {len(names):,}.{nearest(name, names)} Choose another.")
-    return names.index(name)
+    return 0 if name is None else names.index(name)
 
 
 def _count(what: str, value: float, most: int) -> int:
@@ -315,7 +312,7 @@ def _count(what: str, value: float, most: int) -> int:
 
 
 def shown(explanation: Explanation) -> str:
-    """The interactive page of an explanation, shut in a frame, and its JSON to take away."""
+    """The interactive page of an explanation in a sandboxed frame, and a link to its JSON."""
     page = escape(explanation_page(explanation, embedded=True))
     data = base64.b64encode(explanation.to_json().encode()).decode()
     return (
@@ -325,13 +322,12 @@ def shown(explanation: Explanation) -> str:
 
 
 def problem(error: Exception) -> str:
-    """What is wrong, in a sentence; a mistake of ours goes to the log."""
+    """The error as HTML. Bugs go to the log and are not shown."""
     if isinstance(error, ValueError | TypeError | OSError | MemoryError):
         text = " ".join(str(error).split()) or type(error).__name__
     else:
         logging.getLogger(__name__).error("a question failed", exc_info=error)
         text = "something went wrong in this app, not in your events. Try another question, and report it, please."
-    text = re.sub(r"--(time-format|time|mark|sequence)\b(?: COLUMN)?", lambda found: f"“{_FIELDS[found[1]]}”", text)
     text = text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}…"
     return f'<div class="problem" role="alert"><strong>No answer yet:</strong> {escape(text)}</div>'
 
@@ -341,7 +337,7 @@ def in_lines(texts: list[str]) -> str:
 
 
 def _only_uploads(field: gr.File) -> None:
-    """Let a field take files from the browser alone: Gradio would fetch whatever address a program names in it."""
+    """Refuse web addresses in a file field: Gradio would fetch whatever address a program sends."""
     move = field.async_move_resource_to_block_cache
 
     async def moved(place: Any) -> str | None:
@@ -353,7 +349,7 @@ def _only_uploads(field: gr.File) -> None:
 
 
 class _BoundedBodies:
-    """Refuses requests that send more than a file may have, before they fill the memory."""
+    """Middleware that refuses requests larger than any upload may be, before they fill the memory."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -378,7 +374,7 @@ _CSS = """
 .problem, .notes { overflow-wrap: anywhere; }
 .notes { color: var(--body-text-color); font-size: 0.9rem; margin: 0; }
 """
-# The frame says how high it is, and is told whether it is dark here; nothing else of what it says is heard.
+# The frame reports its height and is told whether the page is dark; every other message is ignored.
 _HEAD = """<script>
 addEventListener("message", ({ source, data }) => {
   const frame = document.querySelector("iframe.answer");
@@ -393,10 +389,9 @@ addEventListener("message", ({ source, data }) => {
 def build_app(model: str = "incidents") -> gr.Blocks:
     """The page, with the given model chosen; `launch` shows it."""
     service = Service(open_models(model))
-    asked = service.defaults(model)
-    example = next(iter(EXAMPLES))
-    sequences, where, noticed = service.arrange(model, EXAMPLE, example, *[None] * 6, None, asked["future"]["value"])
-    begin = EXAMPLE if noticed["value"] else UPLOAD  # a model of one's own knows other marks
+    default = service.defaults(model)
+    sequences, where, noticed = service.arrange(Source(model), None, default["future"])
+    begin = EXAMPLE if noticed["value"] else UPLOAD  # a model with other marks cannot read the examples
     with gr.Blocks(
         title="Which past events explain what followed?",
         analytics_enabled=False,
@@ -411,57 +406,41 @@ def build_app(model: str = "incidents") -> gr.Blocks:
             with gr.Column(scale=1, min_width=300):
                 chosen = gr.Dropdown(list(service.models), value=model, label="Model")
                 source = gr.Radio([EXAMPLE, UPLOAD, PASTED], value=begin, label="Events")
-                picked = gr.Dropdown(list(EXAMPLES), value=example, label="Example", visible=begin == EXAMPLE)
-                # Hidden with what holds it: a field that is itself updated is made anew, and would fetch again.
+                picked = gr.Dropdown(list(EXAMPLES), label="Example", visible=begin == EXAMPLE)
+                # Hide the column, not the field: Gradio builds an updated field anew, without `_only_uploads`.
                 with gr.Column(visible=begin == UPLOAD) as holder:
                     upload = gr.File(label=f"File of events, up to {MAX_MEGABYTES} MB", height=140)
                     _only_uploads(upload)
-                pasted = gr.Textbox(
-                    label="Table",
-                    lines=6,
-                    max_lines=12,
-                    placeholder="time,mark\n2026-03-02 03:08,alert",
-                    visible=False,
-                )
+                hint = "time,mark\n2026-03-02 03:08,alert"
+                pasted = gr.Textbox(label="Table", lines=6, max_lines=12, placeholder=hint, visible=False)
                 with gr.Accordion("Columns", open=False, visible=begin != EXAMPLE) as columns:
-                    fields = [gr.Textbox(label=name, placeholder="found by itself") for name in _FIELDS.values()]
+                    columns_named = [gr.Textbox(label=name, placeholder="found by itself") for name in COLUMN_FIELDS]
                 notes = gr.HTML(**noticed)
                 sequence = gr.Dropdown(label="Sequence", allow_custom_value=True, **sequences)
                 split = gr.Slider(1, step=1, label="The history ends after event", **where)
-                future = gr.Slider(1, MAX_FUTURE, step=1, label="Events after it to explain", **asked["future"])
-                history = gr.Slider(1, MAX_HISTORY, step=1, label="Events before it to look at", **asked["history"])
-                target = gr.Radio(TARGETS, label="What is asked", **asked["target"])
-                kinds: dict[str, dict[str, Any]] = {
-                    SHARE: {"label": "Share", "minimum": 0.05, "maximum": 1, "step": 0.05},
-                    EPSILON: {
-                        "label": "Without them, at most so likely",
-                        "minimum": 0.05,
-                        "maximum": 0.95,
-                        "step": 0.05,
-                    },
-                    SIZE: {"label": "Events", "minimum": 1, "maximum": MAX_HISTORY, "step": 1},
-                }
-                values = {
-                    kind: gr.Slider(**kinds[kind], **asked[kind], visible=kind == asked["target"]["value"])
-                    for kind in kinds
-                }
+                future = gr.Slider(1, MAX_FUTURE, default["future"], step=1, label="Events after it to explain")
+                history = gr.Slider(1, MAX_HISTORY, default["history"], step=1, label="Events before it to look at")
+                target = gr.Radio(TARGETS, value=default["target"], label="What is asked")
+                amounts = [
+                    gr.Slider(low, high, default[kind], step=step, label=label, visible=kind == default["target"])
+                    for kind, label, low, high, step in AMOUNTS
+                ]
                 conditioning = gr.Radio(
                     CONDITIONINGS,
+                    value=default["conditioning"],
                     label="The first event after the split",
                     info="Survival: it is known not to have come before the split.",
-                    **asked["conditioning"],
                 )
             with gr.Column(scale=3, min_width=320):
                 answer = gr.HTML(elem_id="answer")
                 text = gr.Textbox(visible="hidden")
 
-        place = [chosen, source, picked, upload, pasted, *fields]
-        window = [sequence, split, future, history]
-        question = [*place, *window, target, *values.values(), conditioning]
-        # One line for all answers; of a slider's many values on the way, the last one counts.
+        place = [chosen, source, picked, upload, pasted, *columns_named]
+        defaults: list[Any] = [future, history, target, *amounts, conditioning]
+        # All answers share one queue; while a slider moves, only its last value is asked.
         asking: dict[str, Any] = {
             "fn": service.show_answer,
-            "inputs": question,
+            "inputs": [*place, sequence, split, *defaults],
             "outputs": [answer, text],
             "trigger_mode": "always_last",
             "show_progress": "minimal",
@@ -481,30 +460,27 @@ def build_app(model: str = "incidents") -> gr.Blocks:
             return [gr.update(visible=visible) for visible in shown]
 
         def show_target(kind: str) -> list[Update]:
-            return [gr.update(visible=name == kind) for name in values]
+            return [gr.update(visible=name == kind) for name, *_ in AMOUNTS]
 
         private: dict[str, Any] = {"api_visibility": "private"}
         app.load(**asking, api_name="explain")
-        defaults = [future, history, target, *values.values(), conditioning]
-        chosen.input(service.show_model, chosen, defaults, **private).then(**reading, **private).then(
-            **asking, **private
-        )
+        model_shown = chosen.input(service.show_model, chosen, defaults, **private)
+        model_shown.then(**reading, **private).then(**asking, **private)
         source.input(show_source, source, [picked, holder, pasted, columns], **private)
-        events_changed = [source.input, picked.input, upload.upload, upload.clear, sequence.input]
-        events_changed += [pasted.blur, *(field.blur for field in fields)]
+        events_changed = [source.input, picked.input, upload.upload, upload.clear, sequence.input, pasted.blur]
+        events_changed += [field.blur for field in columns_named]
         gr.on(events_changed, **reading, api_name="open").then(**asking, **private)
-        target.change(show_target, target, list(values.values()), **private)
-        asked_again: list[Any] = [split, future, history, target, *values.values(), conditioning]
-        gr.on([control.input for control in asked_again], **asking, **private)
+        target.change(show_target, target, amounts, **private)
+        gr.on([control.input for control in [split, *defaults]], **asking, **private)
     app.queue(max_size=MAX_WAITING)
     return app
 
 
 def _return_freed_memory() -> None:
-    """Give pages that hold nothing any more back to the system, once a minute. glibc has a heap for every few threads
-    and keeps the holes in it: without this a busy server holds 100 MB more after some thousand answers."""
+    """Return free memory to the system once a minute: glibc keeps it in its heaps, 100 MB after some thousand answers.
+    Libraries of other systems have no `malloc_trim`."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    while trim is not None:  # other systems' libraries have no such function
+    while trim is not None:
         sleep(_SECONDS_BETWEEN_TRIMS)
         trim(0)
 

@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,7 +66,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 Threads = Annotated[int, _option("CPU threads; by default all, or what OMP_NUM_THREADS says.", metavar="N")]
 Future = Annotated[int | None, _option("How many last events to explain; by default as trained.", metavar="N")]
 History = Annotated[
-    int | None, _option("How many events before them to look at; by default as trained, 0: all.", metavar="N")
+    str | None, _option("How many events before them to look at, or all; by default as trained.", metavar="N|all")
 ]
 
 
@@ -183,8 +183,9 @@ def _set_threads(threads: int) -> int:
 def _open_model(model: str) -> EHDDistiller:
     """An explainer; a point process alone explains too."""
     from .data.sequences import nearest
+    from .hub.fetch import list_pretrained
 
-    folder, bundled = Path(model), sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json"))
+    folder, bundled = Path(model), list_pretrained()
     config = folder / "config.json"
     if folder.is_dir() and not config.is_file() and (folder / "plan.json").is_file():
         raise ValueError(f"training in {model} is not finished. Repeat its command to go on, then ask again.")
@@ -202,8 +203,6 @@ def _open_model(model: str) -> EHDDistiller:
     from .explain.explainer import EHDDistiller
 
     logging.disable_progress_bar()  # loading takes a blink
-    if config.is_file() and "mtpp_config" not in json_module.loads(config.read_text(encoding="utf-8")):
-        return EHDDistiller.from_mtpp(model)
     return EHDDistiller.from_pretrained(model)
 
 
@@ -340,7 +339,7 @@ def train(
         raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
     _check_place(out)
     from .data.reading import read_events
-    from .training.planning import (
+    from .training.recipe import (
         Costs,
         Plan,
         describe_plan,
@@ -452,10 +451,8 @@ def explain(
     out: Annotated[
         Path | None, _option("For --all: a file (.parquet, .jsonl, .csv); or a folder, for data larger than memory.")
     ] = None,
-    windows: Annotated[
-        bool, typer.Option("--windows", help="With a folder: every window, not each end alone.")
-    ] = False,
-    scores: Annotated[bool, typer.Option("--scores", help="With a folder: also the score of every event.")] = False,
+    windows: Annotated[bool, typer.Option("--windows", help="With --out: every window, not each end alone.")] = False,
+    scores: Annotated[bool, typer.Option("--scores", help="With --out: also the score of every event.")] = False,
     future: Future = None,
     history: History = None,
     share: Annotated[
@@ -466,9 +463,9 @@ def explain(
     ] = None,
     size: Annotated[int | None, _option("Ask for so many events.", metavar="N")] = None,
     delta: Annotated[float | None, _option("Ask besides: from them alone, at most so many nats worse.")] = None,
-    refine: Annotated[
-        str | None, _option("none, bisect, prefix or prune: how hard to look for fewer.", metavar="HOW")
-    ] = None,
+    refine: Annotated[str | None, _option("none, prefix or prune: how hard to look for fewer.", metavar="HOW")] = None,
+    figure: Annotated[Path | None, _option("Also draw it, to a PNG, SVG or PDF file.", metavar="FILE")] = None,
+    table: Annotated[Path | None, _option("Also write every event with its role, as CSV.", metavar="FILE")] = None,
     time: TimeColumn = None,
     mark: MarkColumn = None,
     sequence_column: OtherSequenceColumn = None,
@@ -490,7 +487,7 @@ def explain(
         ehd-hf explain model/ events.csv --all --out explanations.parquet
         ehd-hf explain model/ events.parquet --all --windows --out answers/
     """
-    from .explain.explanation import EXPLANATION_FILES
+    from .explain.many import EXPLANATION_FILES
 
     if sequence is not None and all_sequences:
         raise ValueError("--sequence asks about one sequence, --all about every one; got both. Leave one out.")
@@ -498,25 +495,36 @@ def explain(
         raise ValueError("--out is for --all. To keep one explanation, write what --json prints to a file.")
     if out is not None and out.suffix and out.suffix not in EXPLANATION_FILES:
         raise ValueError(f"--out must end in {', '.join(EXPLANATION_FILES)}, or be a folder; got {out.name!r}.")
-    if (windows or scores) and (out is None or out.suffix):
-        raise ValueError(
-            "--windows and --scores are for --all with a folder to write to. Name one, such as --out answers."
-        )
+    if (windows or scores) and out is None:
+        raise ValueError("--windows and --scores need a place to write to. Name one, such as --out answers.")
+    if (figure or table) and all_sequences:
+        raise ValueError("--figure and --table show one sequence; got --all. Name one with --sequence.")
     for name, value in (("share", share), ("epsilon", epsilon)):
         if value is not None and not 0 < value <= 1:
             raise ValueError(f"--{name} must be above 0 and at most 1; got {value:g}.")
     question: dict[str, Any] = {"epsilon": epsilon, "share": share, "size": size, "delta": delta, "refine": refine}
-    if out is not None and not out.suffix:
-        question |= {"future": future, "history": history, "windows": windows, "scores": scores}
-        columns = {"time": time, "mark": mark, "sequence": sequence_column}
-        return _explain_to_folder(model, events, out, threads, columns, time_format, question, json)
+    question |= {"future": future, "history": _history(history)}
+    for place in (out, figure, table):
+        if place is not None:
+            _check_place(place)
     if out is not None:
-        _check_place(out)
+        columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
+        question |= {"windows": windows, "scores": scores, "columns": columns}
+        return _explain_many(model, events, out, threads, question, json)
     explainer, sequences = _open_both(model, events, threads, time, mark, sequence_column, time_format)
-    question |= {"future": future, "history": _history(explainer, history)}
     if all_sequences:
-        return _explain_all(explainer, sequences, question, out, json)
-    answer: Any = explainer.explain(sequences.select([_position(sequences, sequence)]), **question)
+        return _explain_all(explainer, sequences, question, json)
+    chosen = sequences.select([_position(sequences, sequence)])
+    answer: Any = explainer.explain(chosen, **question, intensities=figure is not None)
+    if figure is not None:
+        from .present.picture import save_figure
+
+        save_figure(answer.plot(), figure)
+    if table is not None:
+        from .files import replaced_when_done
+
+        with replaced_when_done(table) as partial:
+            answer.to_frame().to_csv(partial, index=False)
     if json:
         _print_json(answer.to_dict())
     else:
@@ -524,9 +532,13 @@ def explain(
     return DONE if answer.status == "explained" else ANSWER_IS_NO
 
 
-def _history(explainer: EHDDistiller, asked: int | None) -> int | None:
-    """How many events to look at: as trained, unless something is asked; 0 is all."""
-    return getattr(explainer.model.config, "history", None) if asked is None else asked or None
+def _history(asked: str | None) -> int | str | None:
+    """How many events to look at: a number, "all" (or 0), or None: as trained."""
+    if asked is None or asked in ("all", "0"):
+        return asked and "all"
+    if not asked.isdecimal():
+        raise ValueError(f"--history must be a number of events or all; got {asked!r}.")
+    return int(asked)
 
 
 def _position(events: EventSequences, name: str | None) -> int:
@@ -560,11 +572,9 @@ def _show_explanation(answer: Explanation) -> None:
     _say(str(answer))
 
 
-def _explain_all(
-    explainer: EHDDistiller, events: EventSequences, question: dict[str, Any], out: Path | None, json: bool
-) -> int:
-    """Every sequence that is long enough, some at a time, written or printed as they come."""
-    from .explain.explanation import write_explanations
+def _explain_all(explainer: EHDDistiller, events: EventSequences, question: dict[str, Any], json: bool) -> int:
+    """Explain the end of every sequence that is long enough, a batch at a time, and print the answers."""
+    from tqdm.auto import tqdm
 
     num_future = question["future"] or explainer.future or 1
     enough = (events.lengths > num_future).nonzero()[0]
@@ -576,97 +586,52 @@ def _explain_all(
     counts: Counter[str] = Counter()
     marks: Counter[str] = Counter()
     shown: list[tuple[Any, ...]] = []
-
-    def answers() -> Iterator[Explanation]:
-        from tqdm.auto import tqdm
-
-        with tqdm(total=len(enough), desc="explaining", unit="sequence", file=sys.stderr, disable=None) as bar:
-            for first in range(0, len(enough), SEQUENCES_AT_ONCE):
-                part = events.select(enough[first : first + SEQUENCES_AT_ONCE])
-                found = explainer.explain(part, progress=False, **question)
-                for answer in found if isinstance(found, list) else [found]:
-                    counts[answer.status] += 1
-                    marks.update(event.mark for event in answer.distilled if answer.status == "explained")
-                    if len(shown) < ROWS_SHOWN:
-                        listed = ", ".join(event.mark for event in answer.distilled[-5:])
-                        shown.append((answer.seq_id, answer.status, len(answer.distilled), listed))
-                    yield answer
-                bar.update(len(part))
-
-    if out is not None:
-        write_explanations(answers(), out)
-    else:
-        for answer in answers():
-            if json:
-                _print_json(answer.to_dict())
-    summary = {status: counts[status] for status in ("explained", "explains_nothing", "infeasible")}
-    summary |= {"too_short": len(events) - len(enough)}
-    mean_size = marks.total() / counts["explained"] if counts["explained"] else None
-    if json and out is not None:
-        _print_json(summary | {"mean_size": mean_size, "marks": dict(marks.most_common(10)), "out": str(out)})
-    elif not json:
-        if out is None:
-            _show(shown, ("sequence", "status", "events", "the last of them"))
+    with tqdm(total=len(enough), desc="explaining", unit="sequence", file=sys.stderr, disable=None) as bar:
+        for first in range(0, len(enough), SEQUENCES_AT_ONCE):
+            part = events.select(enough[first : first + SEQUENCES_AT_ONCE])
+            answers = explainer.explain(part, progress=False, **question)
+            for answer in answers if isinstance(answers, list) else [answers]:
+                counts[answer.status] += 1
+                marks.update(event.mark for event in answer.distilled if answer.status == "explained")
+                listed = ", ".join(event.mark for event in answer.distilled[-5:])
+                shown += [(answer.seq_id, answer.status, len(answer.distilled), listed)][: len(shown) < ROWS_SHOWN]
+                if json:
+                    _print_json(answer.to_dict())
+            bar.update(len(part))
+    if not json:
+        _show(shown, ("sequence", "status", "events", "the last of them"))
         listed = ", ".join(f"{mark} ({count:,})" for mark, count in marks.most_common(3))
-        by = "" if mean_size is None else f", by {mean_size:.1f} events on average, most often {listed}"
+        mean = f", by {marks.total() / max(1, counts['explained']):.1f} events on average, most often {listed}"
         _say(
-            f"The end of {counts['explained']:,} of {len(events):,} sequences is explained{by}. In "
+            f"The end of {counts['explained']:,} of {len(events):,} sequences is explained{mean if marks else ''}. In "
             f"{counts['explains_nothing']:,} the past explains nothing, in {counts['infeasible']:,} no set meets the "
-            f"target, {summary['too_short']:,} are too short.{f' All answers: {out}' if out else ''}"
+            f"target, {len(events) - len(enough):,} are too short."
         )
     return DONE if counts["explained"] else ANSWER_IS_NO
 
 
-def _explain_to_folder(
-    model: str,
-    events: Path,
-    out: Path,
-    threads: int,
-    columns: dict[str, str | None],
-    time_format: str | None,
-    question: dict[str, Any],
-    json: bool,
-) -> int:
-    """The events are read and answered piece by piece, all in the way the first piece was understood."""
-    from .data.reading import read_events
-    from .explain.many import WINDOW_COLUMNS, explain_to_parquet, read_tables
+def _explain_many(model: str, events: Path, out: Path, threads: int, question: dict[str, Any], json: bool) -> int:
+    """Explain data of any size into a file or a folder; the columns of the first chunk apply to all."""
+    from .explain.many import explain_many
     from .training.recipe import reading_of
 
-    head: Any = next(read_tables(events), None)
-    if head is None:
-        raise ValueError(f"{events} holds no events. Check how it was written.")
     explainer = _open_model(model)
+    explainer.reading = reading_of(model, explainer)
     _set_threads(threads)
-    if set(WINDOW_COLUMNS) <= set(head.column_names):
-        options = question
-    else:
-        kept = reading_of(model, explainer)
-
-        def understood(table: Any, names: dict[str, Any], written: str | None) -> Any:
-            cells = {name: table.column(name) for name in table.column_names}
-            return read_events(cells, **names, time_format=written, reading=kept)
-
-        first = understood(head, columns, time_format)
-        _show_notes(first.notes, stderr=True)
-        found = {role: getattr(first.reading, role) for role in columns}
-
-        def read(table: Any) -> EventSequences:
-            return explainer.load(understood(table, found, first.reading.time_format).events)
-
-        options = question | found | {"read": read, "history": _history(explainer, question["history"])}
     try:
-        done = explain_to_parquet(explainer, events, out, **options)
+        done = explain_many(explainer, events, out, **question)
     except KeyboardInterrupt:
-        _say("interrupted; what was finished is kept. Repeat the command to go on.", stderr=True)
+        kept = "nothing was written" if out.suffix else "what was finished is kept. Repeat the command to go on"
+        _say(f"interrupted; {kept}.", stderr=True)
         return INTERRUPTED
     if json:
         _print_json({**vars(done), "out": str(out)})
     else:
-        by = "" if done.mean_size is None else f", by {done.mean_size:.1f} events on average"
+        mean = "" if done.mean_size is None else f", by {done.mean_size:.1f} events on average"
         _say(
-            f"{done.explained:,} of {done.windows:,} windows are explained{by}. In {done.explains_nothing:,} the past "
-            f"explains nothing, in {done.infeasible:,} no set meets the target; {done.too_short:,} sequences are too "
-            f"short. {'All' if done.finished else 'So far, all'} answers: {out}"
+            f"{done.explained:,} of {done.windows:,} windows are explained{mean}. In {done.explains_nothing:,} the "
+            f"past explains nothing, in {done.infeasible:,} no set meets the target; {done.too_short:,} sequences are "
+            f"too short. {'All' if done.finished else 'So far, all'} answers: {out}"
         )
     return DONE if done.explained else ANSWER_IS_NO
 
@@ -766,7 +731,7 @@ def inspect(
         ehd-hf data inspect events.csv --time ts --mark type --sequence user
     """
     from .data.reading import read_events
-    from .training.planning import describe_events, inspect_events, make_plan
+    from .training.recipe import describe_events, inspect_events, make_plan
 
     read = read_events(events, time=time, mark=mark, sequence=sequence, time_format=time_format, max_marks=max_marks)
     findings, problem = inspect_events(read.events), None
@@ -864,7 +829,7 @@ def report(
         title=title or events.name,
         max_explanations=max_explanations,
         future=future,
-        history=history,
+        history=_history(history),
         test=test,
         train=fitted,
     )

@@ -1,4 +1,4 @@
-"""What stands behind the page: questions in, explanations or sentences out; and the server under many at once."""
+"""The app: answers and error messages of `Service`, and the server with many requests at once."""
 
 import json
 import sys
@@ -24,8 +24,12 @@ def service():
     return app.Service(app.open_models("incidents"))
 
 
-def said(service, **question):
-    """The sentence in the place of an answer."""
+def explain(service, **question):
+    return service.explain(*app.from_page(Question(**question)))
+
+
+def refusal(service, **question):
+    """The error message shown in place of an answer."""
     shown, text = service.show_answer(*Question(**question))
     opening = '<div class="problem" role="alert"><strong>No answer yet:</strong> '
     assert shown.startswith(opening) and text == ""
@@ -35,24 +39,24 @@ def said(service, **question):
 # --- questions and answers
 
 
-def test_the_first_question_is_the_one_of_the_command_line(service):
-    answer = service.explain(*Question())
+def test_the_defaults_give_the_answer_of_the_command_line(service):
+    answer = explain(service)
     alone = EHDDistiller.from_pretrained("incidents").explain(load_example(), history=25)
     assert answer.to_dict() == alone.to_dict() and answer.intensity is not None
 
 
 @pytest.mark.parametrize("split", [1, 12, 29])
 def test_the_history_ends_where_the_split_is(service, split):
-    answer = service.explain(*Question(split=split, future=4, history=7))
-    moments = load_example()["time"].to_numpy()
-    assert [event.time for event in answer.history] == list(moments[max(split - 7, 0) : split])
-    assert [event.time for event in answer.future] == list(moments[split : split + 4])
+    answer = explain(service, split=split, future=4, history=7)
+    times = load_example()["time"].to_numpy()
+    assert [event.time for event in answer.history] == list(times[max(split - 7, 0) : split])
+    assert [event.time for event in answer.future] == list(times[split : split + 4])
 
 
 @pytest.mark.parametrize(("target", "value"), [("share", 0.4), ("epsilon", 0.6), ("size", 2)])
 @pytest.mark.parametrize("conditioning", ["survival", "paper"])
-def test_target_and_conditioning_are_those_asked_for(service, target, value, conditioning):
-    answer = service.explain(*Question(target=target, conditioning=conditioning, **{target: value}))
+def test_target_and_conditioning_are_used(service, target, value, conditioning):
+    answer = explain(service, target=target, conditioning=conditioning, **{target: value})
     assert getattr(answer, target) == value and answer.conditioning == conditioning
     assert [answer.share, answer.epsilon, answer.size].count(None) == 2
     assert service.models["incidents"].explainer.conditioning == "survival"  # nobody changes what all share
@@ -72,14 +76,14 @@ def test_a_model_begins_with_what_it_was_trained_for(service):
     }
 
 
-def test_opening_events_lists_sequences_and_puts_the_split_before_the_last_events(service):
+def test_opening_events_lists_sequences_and_sets_the_split(service):
     opened = Question(example="Six services, simulated")[:9]
     sequences, split, notes = service.show_events(*opened, None, 5)
     assert len(sequences["choices"]) == 6 and sequences["value"] == "service-000" and sequences["visible"]
     assert split["maximum"] == split["value"] + 4 and "of 6 sequences" in notes["value"]
     again, moved, _ = service.show_events(*opened, "service-004", 5)
     assert again["value"] == "service-004" and moved["maximum"] != split["maximum"]
-    answer = service.explain(*Question(example="Six services, simulated", sequence="service-004", split=40))
+    answer = explain(service, example="Six services, simulated", sequence="service-004", split=40)
     assert answer.seq_id == "service-004"
 
 
@@ -98,14 +102,14 @@ def test_an_uploaded_file_gives_the_answer_of_the_same_events(service, tmp_path,
         "parquet": lambda: frame.to_parquet(file),
     }
     write[kind]()
-    answer = service.explain(*Question(source=app.UPLOAD, upload=str(file)))
-    assert answer.to_dict() == service.explain(*Question()).to_dict()
+    answer = explain(service, source=app.UPLOAD, upload=str(file))
+    assert answer.to_dict() == explain(service).to_dict()
 
 
-def test_a_pasted_table_gives_it_too_and_columns_can_be_named(service):
+def test_a_pasted_table_with_named_columns_gives_the_same_answer(service):
     pasted = load_example().rename(columns={"time": "a", "mark": "b"}).to_csv(index=False, sep=";")
-    question = Question(source=app.PASTED, pasted=pasted, time="a", mark="b")
-    assert service.explain(*question).to_dict() == service.explain(*Question()).to_dict()
+    answer = explain(service, source=app.PASTED, pasted=pasted, time="a", mark="b")
+    assert answer.to_dict() == explain(service).to_dict()
 
 
 # --- what is refused
@@ -124,7 +128,6 @@ def table(rows, header="time,mark"):
             {"source": app.PASTED, "pasted": table(["1,2"], "a,b")},
             "which column says when it happened and which what happened?",
         ),
-        ({"source": app.PASTED, "pasted": table(["1,2"], "a,b")}, "Name them with “Time column” and “Mark column”."),
         ({"source": app.PASTED, "pasted": table(["1,deplyo", "2,alert"])}, "Did you mean 'deploy'?"),
         ({"source": app.PASTED, "pasted": table(["1,alert"]), "split": 1}, "there must be a past and a future"),
         ({"source": app.PASTED, "pasted": table(["1,alert", "x,alert"])}, "column 'time' does not read as times"),
@@ -139,8 +142,8 @@ def table(rows, header="time,mark"):
         ({"model": "stackoverflow-15-40"}, "the examples are not for stackoverflow-15-40: the model does not know 8"),
     ],
 )
-def test_a_question_that_cannot_be_answered_is_answered_with_a_sentence(service, change, sentence):
-    assert sentence in said(service, **change)
+def test_a_bad_question_gets_an_error_message(service, change, sentence):
+    assert sentence in refusal(service, **change)
 
 
 @pytest.mark.parametrize(
@@ -153,19 +156,19 @@ def test_a_question_that_cannot_be_answered_is_answered_with_a_sentence(service,
         ("<img src=x>.csv", b"a,b\n1,2\n", "which column says"),
     ],
 )
-def test_a_bad_file_is_named_without_its_place_on_this_machine(service, tmp_path, name, content, sentence):
+def test_errors_name_a_bad_file_without_its_folder(service, tmp_path, name, content, sentence):
     (tmp_path / name).write_bytes(content)
-    text = said(service, source=app.UPLOAD, upload=str(tmp_path / name))
+    text = refusal(service, source=app.UPLOAD, upload=str(tmp_path / name))
     assert sentence in text and str(tmp_path) not in text and "Traceback" not in text
 
 
 def test_too_many_events_are_refused(service, tmp_path):
     file = tmp_path / "many.csv"
     file.write_text("time,mark\n" + "".join(f"{i},alert\n" for i in range(app.MAX_EVENTS + 1)))
-    assert "up to 200,000 events here; got 200,001" in said(service, source=app.UPLOAD, upload=str(file))
+    assert "up to 200,000 events here; got 200,001" in refusal(service, source=app.UPLOAD, upload=str(file))
 
 
-def test_a_small_parquet_file_that_unfolds_to_a_huge_table_is_refused_before_it_does(service, tmp_path):
+def test_a_small_parquet_file_that_unfolds_to_a_huge_table_is_refused(service, tmp_path):
     many, wide = tmp_path / "many.parquet", tmp_path / "wide.parquet"
     count = 3_000_000
     pq.write_table(pa.table({"time": np.zeros(count), "mark": pa.array(["alert"]).take(np.zeros(count, int))}), many)
@@ -173,22 +176,22 @@ def test_a_small_parquet_file_that_unfolds_to_a_huge_table_is_refused_before_it_
     pq.write_table(pa.table({"time": np.arange(150_000.0), "mark": long}), wide)
     assert many.stat().st_size < 1e6 and wide.stat().st_size < 3e6
     before = pa.default_memory_pool().max_memory()
-    assert "got 3,000,000" in said(service, source=app.UPLOAD, upload=str(many))
-    text = said(service, source=app.UPLOAD, upload=str(wide))
+    assert "got 3,000,000" in refusal(service, source=app.UPLOAD, upload=str(many))
+    text = refusal(service, source=app.UPLOAD, upload=str(wide))
     assert "a table may unfold to 50 MB here; this one would have 150,000" in text
     assert pa.default_memory_pool().max_memory() - before < 200e6
 
 
-def test_a_mistake_of_ours_is_logged_and_not_shown(service, monkeypatch, caplog):
+def test_a_bug_is_logged_and_not_shown(service, monkeypatch, caplog):
     def broken(*_):
         raise KeyError("secret/path")
 
     monkeypatch.setattr(service, "read", broken)
-    assert said(service).startswith("something went wrong in this app") and "secret/path" in caplog.text
+    assert refusal(service).startswith("something went wrong in this app") and "secret/path" in caplog.text
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_strings_from_data_are_escaped_wherever_they_go(service, name):
+def test_strings_from_data_are_escaped(service, name):
     shown = app.shown(made(marks=(name,), seq_id=name))
     assert (
         shown.count("<") == 4 and 'sandbox="allow-scripts"' in shown and "same-origin" not in shown.split("srcdoc")[0]
@@ -198,7 +201,7 @@ def test_strings_from_data_are_escaped_wherever_they_go(service, name):
     assert service.show_answer(*Question(source=app.PASTED, pasted=rows, split=1))[0].count("<") == 4
 
 
-def test_without_the_extra_one_is_told_what_to_install(monkeypatch):
+def test_without_gradio_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
     monkeypatch.delitem(sys.modules, "ehd_hf.app")
     result = CliRunner().invoke(cli.app, ["app"])
@@ -223,7 +226,7 @@ def questions():
 
 def test_thirty_questions_at_once_get_each_its_own_answer(service, app_url):
     asked = list(questions())
-    alone = [service.explain(*question).to_dict() for question in asked]
+    alone = [service.explain(*app.from_page(question)).to_dict() for question in asked]
     with ThreadPoolExecutor(len(asked)) as pool:
         answers = list(pool.map(lambda question: ask(app_url, question), asked))
     assert len({json.dumps(answer) for answer in alone}) > 25

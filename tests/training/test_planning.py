@@ -8,7 +8,7 @@ import pytest
 from ehd_hf.data.reading import read_events
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.windows import make_windows
-from ehd_hf.training.planning import (
+from ehd_hf.training.recipe import (
     DISTILLER_STEPS,
     MTPP_STEPS,
     Costs,
@@ -177,7 +177,7 @@ HOUR = np.arange(1.0, 13.0) + 0.1 * np.sin(np.arange(12))
     "times, marks, said",
     [
         ([HOUR], [[0, 1] * 6], "one sequence only"),
-        ([HOUR] * 5, [[0] * 12] * 5, "one kind.*--mark"),
+        ([HOUR] * 5, [[0] * 12] * 5, "one kind.*mark column"),
         ([HOUR] * 5, [[0, 1] * 6] * 5, "60 events are few"),
         ([np.ones(12)] * 5, [[0, 1] * 6] * 5, "the same time"),
         ([np.arange(12.0)] * 5, [[0, 1] * 6] * 5, r"equal \(1 h\)"),

@@ -15,10 +15,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
-from importlib.util import find_spec
 from math import cos, inf, isfinite, pi
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from accelerate import Accelerator
@@ -45,7 +44,17 @@ from ..files import (
 )
 
 # Arguments that change how a run looks or how fast it is, not what it computes: they may differ when resuming.
-_FREE_TO_CHANGE = {"out", "num_threads", "progress", "tracker", "keep_checkpoints", "save_every"}
+_FREE_TO_CHANGE = {"out", "num_threads", "progress", "keep_checkpoints", "save_every"}
+Schedule = Literal["cosine", "linear", "constant"]
+# The least value of an argument, where it is not 0; what each kind of argument is called in a message.
+_LEAST = dict.fromkeys(("steps", "batch_size", "eval_every", "eval_batch_size", "save_every", "keep_checkpoints"), 1)
+_KINDS: dict[str, tuple[Any, str]] = {
+    "int": (int, "a whole number"),
+    "float": ((int, float), "a number"),
+    "str": (str, "a text"),
+    "Schedule": (str, "a text"),
+    "bool": (bool, "true or false"),
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,6 @@ class TrainingArguments:
         save_every: steps between checkpoints to resume from.
         seed: of the data order and of everything a model draws.
         num_threads: CPU threads of this process; 0 shares all cores among the processes of this machine.
-        tracker: None or "tensorboard".
     """
 
     out: str
@@ -72,57 +80,42 @@ class TrainingArguments:
     batch_size: int = 64
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    schedule: Schedule = "cosine"
     max_grad_norm: float = 1.0
     eval_every: int = 500
     eval_batch_size: int = 512
     metric: str = "loss"
-    greater_is_better: bool = False
     patience: int = 0
     save_every: int = 500
     keep_checkpoints: int = 2
     seed: int = 0
     num_threads: int = 0
-    tracker: Literal["tensorboard"] | None = None
     progress: bool = True
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingArguments:
-        known = {field.name for field in fields(cls)}
+        names = {field.name for field in fields(cls)}
         if not isinstance(values, Mapping) or "out" not in values:
             raise ValueError(f"training arguments are named values, one of them out (a folder); got {values!r:.80}.")
-        if unknown := sorted(set(values) - known):
+        if unknown := sorted(set(values) - names):
             raise ValueError(
-                f"Training arguments are {', '.join(sorted(known))}; got unknown {', '.join(unknown)}. "
+                f"Training arguments are {', '.join(sorted(names))}; got unknown {', '.join(unknown)}. "
                 "Check the spelling."
             )
         return cls(**values)
 
     def __post_init__(self) -> None:
-        for name, smallest in (
-            [("steps", 1), ("batch_size", 1), ("eval_every", 1), ("eval_batch_size", 1)]
-            + [(name, 0) for name in ("warmup_steps", "patience", "num_threads", "weight_decay", "seed")]
-            + [("save_every", 1), ("keep_checkpoints", 1)]
-        ):
-            value = getattr(self, name)
-            kind = (int, float) if name == "weight_decay" else int
-            if isinstance(value, bool) or not isinstance(value, kind) or not smallest <= value < inf:
-                what = "number" if name == "weight_decay" else "whole number"
-                raise ValueError(f"{name} must be a {what} of at least {smallest}; got {value!r}.")
-        for name in ("out", "metric"):
-            if not isinstance(value := getattr(self, name), str) or not value:
-                raise ValueError(f"{name} must be a text; got {value!r}.")
-        for name in ("greater_is_better", "progress"):
-            if not isinstance(value := getattr(self, name), bool):
-                raise ValueError(f"{name} must be true or false; got {value!r}.")
-        for name in ("learning_rate", "max_grad_norm"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < inf:
-                raise ValueError(f"{name} must be a number above 0; got {value!r}.")
-        if self.schedule not in ("cosine", "linear", "constant"):
-            raise ValueError(f"schedule must be cosine, linear or constant; got {self.schedule!r}.")
-        if self.tracker not in (None, "tensorboard"):
-            raise ValueError(f"tracker must be null or tensorboard; got {self.tracker!r}.")
+        for field in fields(self):
+            value, least = getattr(self, field.name), _LEAST.get(field.name, 0)
+            kinds, words = _KINDS[str(field.type)]
+            if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool) or value == "":
+                raise ValueError(f"{field.name} must be {words}; got {value!r}.")
+            if isinstance(value, int | float) and not least <= value < inf:
+                raise ValueError(f"{field.name} must be {words} of at least {least}; got {value!r}.")
+            if field.name in ("learning_rate", "max_grad_norm") and value == 0:
+                raise ValueError(f"{field.name} must be a number above 0; got {value!r}.")
+        if self.schedule not in get_args(Schedule):
+            raise ValueError(f"schedule must be one of {', '.join(get_args(Schedule))}; got {self.schedule!r}.")
 
     def learning_rate_at(self, step: int) -> float:
         """Learning rate of step 0, 1, ...: linear warm-up, then `schedule`."""
@@ -173,7 +166,6 @@ class Trainer:
         args: how.
         train_dataset: map-style; `__getitems__(indices)` may return a whole batch at once (see `WindowStore`).
         eval_dataset: the same, for the metric; without it the training loss is the metric.
-        evaluate: model -> dict of numbers, instead of averaging `loss` and `metrics` over `eval_dataset`.
     """
 
     def __init__(
@@ -182,24 +174,18 @@ class Trainer:
         args: TrainingArguments,
         train_dataset: Dataset[Any],
         eval_dataset: Dataset[Any] | None = None,
-        *,
-        evaluate: Callable[[PreTrainedModel], dict[str, float]] | None = None,
     ) -> None:
-        if getattr(args, "tracker", None) == "tensorboard" and find_spec("tensorboard") is None:
-            raise ValueError("tracker: tensorboard needs the package; pip install 'ehd-hf[tensorboard]'.")
         if not isinstance(args, TrainingArguments) or not isinstance(model, torch.nn.Module):
             raise ValueError(
                 f"Trainer takes a model and TrainingArguments; got {type(model).__name__} and {type(args).__name__}."
             )
         if not hasattr(train_dataset, "__len__") or len(train_dataset) == 0:
             raise ValueError(f"There must be data to train on; got {type(train_dataset).__name__} without any.")
-        self.model, self.args = model, args
-        self.train_dataset, self.eval_dataset, self.evaluate_with = train_dataset, eval_dataset, evaluate
+        self.model, self.args, self.train_dataset, self.eval_dataset = model, args, train_dataset, eval_dataset
         self.out = Path(args.out)
         self.progress = Progress()
         # Without cpu=True accelerate takes no notice of torchrun where there is no GPU: every process would be alone.
-        on_cpu = not torch.accelerator.is_available()
-        self.accelerator = Accelerator(cpu=on_cpu, log_with=args.tracker, project_dir=args.out)
+        self.accelerator = Accelerator(cpu=not torch.accelerator.is_available())
         if self.accelerator.device.type == "cpu":
             if self.accelerator.mixed_precision != "no":
                 raise ValueError(
@@ -231,8 +217,6 @@ class Trainer:
             self._load_checkpoint(checkpoint, optimizer)
         else:
             self._save_checkpoint(optimizer)  # from here on a run can be resumed
-        if args.tracker is not None:
-            accelerator.init_trackers("training")
         model.train()
         steps = range(self.progress.step, args.steps)
         bar = tqdm(
@@ -278,8 +262,6 @@ class Trainer:
             if stop:
                 break
         bar.close()
-        if args.tracker is not None:
-            accelerator.end_training()
         return self._finish()
 
     # --- parts of the loop
@@ -332,8 +314,7 @@ class Trainer:
         if args.metric not in metrics and args.metric != "loss":
             raise ValueError(f"metric must be one of {', '.join(sorted(metrics))}; got {args.metric!r}.")
         value = metrics.get(args.metric, train_loss)
-        sign = 1 if args.greater_is_better else -1
-        if progress.best is None or not isfinite(progress.best) or sign * value > sign * progress.best:
+        if progress.best is None or not isfinite(progress.best) or value < progress.best:
             progress.best, progress.best_step, progress.evaluations_since_best = value, progress.step, 0
             if self.accelerator.is_main_process:
                 self._save_model(self.out / "best")
@@ -345,14 +326,10 @@ class Trainer:
             if args.progress:
                 shown = "  ".join(f"{name} {number:.4f}" for name, number in row.items() if name != "step")
                 tqdm.write(f"step {progress.step}: {shown}")
-        if args.tracker is not None:
-            self.accelerator.log({k: v for k, v in row.items() if k != "step"}, step=progress.step)
         return bool(args.patience) and progress.evaluations_since_best >= args.patience
 
     def evaluate(self) -> dict[str, float]:
         """Mean of `loss` and of every metric over the evaluation data, weighted by items."""
-        if self.evaluate_with is not None:
-            return self.evaluate_with(self.model)
         if self.eval_dataset is None:
             return {}
         size, step = len(self.eval_dataset), self.args.eval_batch_size  # type: ignore[arg-type]
@@ -397,13 +374,13 @@ class Trainer:
             if not whole:
                 raise ValueError(
                     f"To resume, out must hold checkpoints/step-*; got {str(self.out)!r}, which has none. "
-                    "Start without --resume, or name the folder of an interrupted run."
+                    "Start without resuming, or name the folder of an interrupted run."
                 )
             return whole[-1]
         if self.accelerator.is_main_process and not holds_nothing(self.out):
             raise ValueError(
                 f"out must be new or empty, so that no earlier run is lost; {str(self.out)!r} is not. "
-                "Pass --resume to go on with it, or choose another folder."
+                "Resume the run in it, or choose another folder."
             )
         self.accelerator.wait_for_everyone()
         return None
@@ -462,8 +439,8 @@ class Trainer:
             if name not in _FREE_TO_CHANGE and arguments.get(name) != value
         }
         if changed:
-            said = ", ".join(f"{name}: {before!r} -> {now!r}" for name, (before, now) in changed.items())
-            raise ValueError(f"A run resumes with the arguments it began with; got changes: {said}. Undo them.")
+            changes = ", ".join(f"{name}: {before!r} -> {now!r}" for name, (before, now) in changed.items())
+            raise ValueError(f"A run resumes with the arguments it began with; got changes: {changes}. Undo them.")
 
     def _state(self) -> dict[str, Tensor]:
         return self.accelerator.unwrap_model(self.model).state_dict()
