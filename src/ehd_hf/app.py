@@ -38,8 +38,8 @@ from starlette.middleware import Middleware
 from transformers.utils import logging as transformers_logging
 
 from .data.reading import Read, Reading, read_events
-from .data.sequences import nearest
 from .data.synthetic import example_log
+from .data.tables import nearest
 from .explain.explainer import EHDDistiller, list_pretrained, load_example
 from .explain.explanation import Explanation
 from .present.pages import explanation_page

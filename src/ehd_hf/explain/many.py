@@ -27,7 +27,8 @@ import torch
 from tqdm.auto import tqdm
 
 from .. import __version__
-from ..data.sequences import EventSequences, load_events, read_table, rows_to_table
+from ..data.sequences import EventSequences, load_events
+from ..data.tables import read_table, rows_to_table
 from ..data.windows import _runs, make_windows
 from ..files import replaced_when_done
 from .explainer import (
