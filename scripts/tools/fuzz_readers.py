@@ -28,9 +28,10 @@ import pyarrow.parquet as pq
 
 import ehd_hf
 from ehd_hf.data.export import export_windows
-from ehd_hf.data.reading import column_names, read_events
+from ehd_hf.data.reading import read_events
 from ehd_hf.data.sequences import EventSequences, load_events
 from ehd_hf.data.sources import from_seismic, load_source
+from ehd_hf.data.tables import column_names
 from ehd_hf.data.windows import load_windows
 
 OURS = Path(ehd_hf.__file__).parent

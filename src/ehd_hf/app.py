@@ -36,10 +36,12 @@ from starlette.middleware import Middleware
 from transformers.utils import logging as transformers_logging
 
 from .data.reading import Read, Reading, read_events
-from .data.sequences import EventSequences, nearest
+from .data.sequences import EventSequences
 from .data.synthetic import example_log
-from .explain.explainer import EHDDistiller, list_pretrained, load_example
+from .data.tables import nearest
+from .explain.explainer import EHDDistiller, load_example
 from .explain.explanation import Explanation
+from .hub.fetch import list_pretrained
 from .present.pages import explanation_page
 from .present.report import HISTORY
 from .training.recipe import reading_of

@@ -182,7 +182,7 @@ def _set_threads(threads: int) -> int:
 
 def _open_model(model: str) -> EHDDistiller:
     """An explainer; a point process alone explains too."""
-    from .data.sequences import nearest
+    from .data.tables import nearest
     from .hub.fetch import list_pretrained
 
     folder, bundled = Path(model), list_pretrained()
@@ -216,7 +216,8 @@ def _open_both(
     time_format: str | None,
 ) -> tuple[EHDDistiller, EventSequences]:
     """The explainer and the events, these as the explainer knows them."""
-    from .data.reading import column_names, read_events
+    from .data.reading import read_events
+    from .data.tables import column_names
     from .training.recipe import reading_of
 
     column_names(events)  # a file that cannot be read is refused before a model is opened
@@ -543,7 +544,7 @@ def _history(asked: str | None) -> int | str | None:
 
 def _position(events: EventSequences, name: str | None) -> int:
     """Which sequence is asked for."""
-    from .data.sequences import nearest
+    from .data.tables import nearest
 
     names = [str(known) for known in events.seq_ids]
     if name is None and len(names) == 1:

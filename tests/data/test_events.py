@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
-from ehd_hf.data.sequences import EventBatch, EventSequences, load_events, load_splits
+from ehd_hf.data.sequences import EventSequences, load_events, load_splits
 
 # Two users by hand: "b" has 3 events (two of them tied), "a" has 2.
 LONG = pd.DataFrame(
@@ -216,7 +215,7 @@ def test_bad_files_are_refused(tmp_path):
     for name, text, fragment in [
         ("empty.csv", "", "is empty"),
         ("header.csv", "seq_id,time,mark\n", "no events"),
-        ("log.txt", "x", "file type must be one of .csv, .jsonl, .json, .parquet; got 'log.txt'"),
+        ("log.txt", "x", "a file of events is one of .csv, .tsv, .jsonl, .json, .parquet; got 'log.txt'"),
         ("broken.jsonl", '{"times": [1', "cannot be read"),
         ("broken.parquet", "text", "cannot be read"),
     ]:
@@ -251,17 +250,3 @@ def test_folders_that_are_no_splits_and_bad_splits_are_named(tmp_path):
         LONG.to_csv(tmp_path / name, index=False)
     with pytest.raises(ValueError, match="two files for validation: val.csv and validation.csv"):
         load_splits(tmp_path)
-
-
-def test_a_batch_pads_right_with_the_last_time():
-    far = 1.4e9  # float32 steps there are 128: the origin must be taken away first
-    events = EventSequences.from_lists(
-        [[far, far + 1.0], [far + 0.5], [far + 2.0, far + 2.5, far + 4.0]],
-        [[1, 2], [3], [0, 1, 4]],
-        starts=[np.nan, far, far],
-    )
-    batch = EventBatch.from_sequences(events, [2, 0, 1])
-    torch.testing.assert_close(batch.times, torch.tensor([[2, 2.5, 4], [0, 1, 1], [0.5, 0.5, 0.5]]))
-    assert batch.marks.tolist() == [[0, 1, 4], [1, 2, 0], [3, 0, 0]]
-    assert batch.mask.tolist() == [[True] * 3, [True, True, False], [True, False, False]]
-    assert (batch.times.dtype, batch.marks.dtype) == (torch.float32, torch.int64)

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ehd_hf.data.reading import MAX_MARKS, OTHER, Reading, column_names, natural_unit, read_events, spread_ties
+from ehd_hf.data.reading import MAX_MARKS, OTHER, Reading, natural_unit, read_events, spread_ties
 from ehd_hf.data.sequences import load_events
+from ehd_hf.data.tables import column_names
 
 NAMES = {"time": "ts", "mark": "type", "sequence": "user"}
 
@@ -87,9 +88,9 @@ def test_times_without_a_zone_among_others_are_utc_and_that_is_said(tmp_path):
     "times, said",
     [
         (["03/04/2026 10:00", "05/06/2026"], r"03 April 2026 or 04 March 2026"),
-        (["03/04/2026", "05/06/2026"], r"03 April 2026 or 04 March 2026.*--time-format '%d/%m/%Y'"),
+        (["03/04/2026", "05/06/2026"], r"03 April 2026 or 04 March 2026.*time_format '%d/%m/%Y'"),
         (["2026-03-01 10:00", "01.03.2026"], r"one way.*2026-03-01 10:00.*01.03.2026"),
-        (["soon", "later"], r"does not read as times: 'soon'.*--time"),
+        (["soon", "later"], r"does not read as times: 'soon'.*Name the time column"),
         (["10:00", "11:00"], r"need a date.*10:00"),
         (["2026-02-29", "2026-02-30"], r"does not read as times|one way"),
     ],
@@ -169,6 +170,13 @@ def test_semicolons_and_a_byte_order_mark_are_no_obstacle(tmp_path):
     assert read_events(file, **NAMES).events.seq_ids == ("ü",)
 
 
+def test_load_events_reads_the_delimiters_that_read_events_reads(tmp_path):
+    for separator in ",;\t|":
+        file = log(tmp_path / "log.csv", [1.5, 2.5], separator=separator)
+        events = load_events(file, time="ts", mark="type", sequence="user")
+        assert events.times.tolist() == read_events(file, **NAMES).events.times.tolist() == [1.5, 2.5]
+
+
 def test_rows_are_sorted_and_ids_stay_text(tmp_path):
     file = log(tmp_path / "log.csv", [3.0, 1.0, 2.0], marks=["c", "a", "b"], users=["007", "007", "guest"])
     events = read_events(file, **NAMES).events
@@ -192,7 +200,7 @@ def test_many_rows_without_a_value_are_refused(tmp_path):
     [
         ({"time": "timestamp"}, "no time column 'timestamp'; the columns are user, ts, type"),
         ({"mark": "typ"}, "Did you mean 'type'"),
-        ({"sequence": "users"}, "Did you mean 'user'.*--sequence"),
+        ({"sequence": "users"}, "Did you mean 'user'.*Name one"),
         ({"max_marks": 1}, "at least 2"),
     ],
 )
@@ -206,7 +214,7 @@ def test_a_wrong_column_is_refused_with_the_near_ones(tmp_path, options, said):
     [
         ("log.csv", b"", "empty"),
         ("log.csv", b"user,ts,type\n", "no events"),
-        ("log.csv", b"user,ts,type\nx,1,a\nx,2\n", "cannot be read as a table.*columns"),
+        ("log.csv", b"user,ts,type\nx,1,a\nx,2\n", "cannot be read as columns.*Correct that row"),
         ("log.csv", b"user,ts,type\nx,1,\xe9t\xe9\nx,2,b\n", "UTF-8"),
         ("log.csv", b"u1,1.5,a\nu1,2.5,b\n", "lack a line of column names|which column says"),
         ("log.xls", b"?", "one of .csv"),
@@ -261,7 +269,7 @@ def test_marks_a_model_does_not_know_are_other_to_it_or_refused(tmp_path):
 
 def test_a_column_of_identifiers_is_no_column_of_marks(tmp_path):
     file = log(tmp_path / "log.csv", range(500), marks=[f"request {i}" for i in range(500)])
-    with pytest.raises(ValueError, match="500 different values in 500 events.*--mark"):
+    with pytest.raises(ValueError, match="500 different values in 500 events.*another mark column"):
         read_events(file, **NAMES)
 
 

@@ -12,10 +12,6 @@ from scipy import stats
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.synthetic import PROCESSES, HawkesProcess, delayed_hawkes
 from ehd_hf.data.windows import make_windows
-<<<<<<< HEAD
-from ehd_hf.evaluation import causes
-=======
->>>>>>> paper
 from ehd_hf.evaluation.statistics import mean_interval
 from ehd_hf.models.perplexity import dppl, future_log_prob, keep_gradient, log_perplexity
 from ehd_hf.solvers.base import AtSize, Objective, get_solver

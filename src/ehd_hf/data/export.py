@@ -18,7 +18,6 @@ import yaml
 from tqdm.auto import tqdm
 
 from ..files import folder_replaced_when_done
-from ..present.tables import plain_markdown
 from .sequences import EventSequences
 from .windows import SAMPLED_SEED, SAMPLED_WINDOWS, WindowStore, make_windows
 
@@ -194,7 +193,7 @@ def _card(
         windows.setdefault(split, {})[pair] = len(store)
         if split != "test_sampled":
             windows[split][f"too short for {pair}"] = store.num_too_short
-    template = Template(files("ehd_hf.present").joinpath("templates/dataset_card.md").read_text(encoding="utf-8"))
+    template = Template(files("ehd_hf.data").joinpath("dataset_card.md").read_text(encoding="utf-8"))
     text = template.substitute(
         header=yaml.safe_dump(header, sort_keys=False, allow_unicode=True).rstrip(),
         marker=CARD_MARKER,
@@ -241,18 +240,20 @@ def _size_category(number: int) -> str:
     return "n<1K" if place == 0 else f"{bounds[place - 1]}<n<{bounds[place]}"
 
 
+def plain_markdown(text: Any) -> str:
+    """A name from data as Markdown that shows it and does nothing else: no markup, no HTML, one line."""
+    line = " ".join(str(text).split())
+    return re.sub(r"([\\`*\[\]<>#|~&]|\b_|_\b)", lambda match: f"&#{ord(match[1])};", line)
+
+
 def _markdown(corner: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
     """A Markdown table, one row per key; a value that is not there stays blank."""
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
 
     def text(value: Any) -> str:
-        return (
-            plain_markdown(value)
-            if isinstance(value, str)
-            else f"{value:,}"
-            if isinstance(value, int)
-            else f"{value:.6g}"
-        )
+        if isinstance(value, str):
+            return plain_markdown(value)
+        return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
 
     lines = [[corner, *columns], ["---"] * (len(columns) + 1)]
     lines += [[key, *(text(row[column]) if column in row else "" for column in columns)] for key, row in rows.items()]

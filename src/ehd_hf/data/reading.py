@@ -1,38 +1,26 @@
-"""A person's table of events, as it comes: which column is which, what its times mean, which marks to tell apart.
+"""A table of events as people have it: which column is which, how its times are written, which marks to keep apart.
 
-`read_events` finds out and says what it found. The answer, a `Reading`, is kept beside a model that was trained on the
-events, so that later tables are read in the same way. `load_events` behind it stays strict; here the guessing ends.
+`read_events` detects all that and reports it. The result, a `Reading`, is stored beside a model that was trained on
+the events, so that later tables are read in the same way. `load_events` guesses nothing; both share one checked door.
 """
 
 from __future__ import annotations
 
-import codecs
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import reduce
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
 
-from .sequences import (
-    FILE_TYPES,
-    TIME_UNITS,
-    EventSequences,
-    load_events,
-    nearest,
-    read_table,
-    reason_of,
-    unit_in_nanoseconds,
-)
+from .sequences import TIME_UNITS, EventSequences, checked_sequences, group_rows, unit_in_nanoseconds
+from .tables import column_names, first_rows, is_csv, nearest, read_table
 
 # More kinds of events than this are not told apart: the rarest, and all that happen less than so often, become OTHER.
 MAX_MARKS, SELDOM = 100, 20
@@ -68,7 +56,6 @@ _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p
 _SHORTENED = _CLOCKS[3::-1]  # one clock, as programs write it that leave out what is 0
 EITHER = "|"  # between patterns of which each time fits one
 _SAMPLE = 1000  # distinct times on which formats are tried
-_NO_TEXT = "is not text in UTF-8. If it is a table, save it with that encoding."
 _IN_UTC = "Times name their zone; they are shown in UTC."
 
 
@@ -140,134 +127,56 @@ def read_events(
     kept = reading or Reading()
     if max_marks < 2:
         raise ValueError(f"max_marks must be at least 2; got {max_marks}. The default is {MAX_MARKS}.")
-    names = _find_columns(source, {"time": time, "mark": mark, "sequence": sequence}, kept)
-    table = _read(source, names)
+    table, names = _read(source, {"time": time, "mark": mark, "sequence": sequence}, kept)
     table, notes = _without_missing(table, names)
-    # Of what was found before only that counts which cannot be found again: an ambiguous pattern, a plain number.
-    remembered = kept.time_format if "%" in (kept.time_format or "") or kept.time_format == NUMBER else None
-    try:
-        moments, found_format, said = _understand(table["time"], time_format or remembered, names["time"])
-    except ValueError:
-        if time_format is not None or remembered is None:
-            raise
-        moments, found_format, said = _understand(table["time"], None, names["time"])  # written otherwise this time
-    notes += said
+    times, written, time_notes = _read_times(table["time"], time_format, kept.time_format, names["time"])
     if kept.marks:
-        codes, marks, merges, said = _known_marks(table["mark"], kept.marks, kept.merges)
+        codes, marks, merges, mark_notes = _known_marks(table["mark"], kept.marks, kept.merges)
     else:
-        codes, marks, merges, said = _choose_marks(table["mark"], max_marks, names["mark"])
-    notes += said
-    columns: dict[str, Any] = {"times": moments, "marks": codes}
-    seq_names: list[Any] = []
-    if "sequence" in table.column_names:
-        encoded = _encoded(table["sequence"])
-        columns["seq_id"], seq_names = encoded.indices, encoded.dictionary.to_pylist()
+        codes, marks, merges, mark_notes = _choose_marks(table["mark"], max_marks, names["mark"])
     unit = time_unit or kept.time_unit
-    is_clock = pa.types.is_timestamp(moments.type)
-    if is_clock and reading is not None and reading.marks and unit is None:
+    detects_unit = pa.types.is_timestamp(times.type) and unit is None
+    if detects_unit and kept.marks:
         raise ValueError(
             f"this model was trained on numbers without a unit; column {names['time']!r} holds timestamps. Give times "
             "as numbers in the unit it was trained on."
         )
-    first_unit = "ns" if is_clock and unit is None else unit
-    events = load_events(columns, id2label=dict(enumerate(marks)), time_unit=first_unit, sort=True)
-    if seq_names:
-        events = replace(events, seq_ids=tuple(seq_names[code] for code in events.seq_ids))
-    if is_clock and unit is None:
+    ids = _plain(table["sequence"]) if "sequence" in table.column_names else None
+    _, order, offsets, seq_ids = group_rows(ids, len(times))
+    flat = times.take(order), pa.array(codes).take(order), None, offsets, seq_ids
+    events = checked_sequences(*flat, dict(enumerate(marks)), "ns" if detects_unit else unit, sort=True)
+    if detects_unit:
         events = _in_natural_unit(events)
-    resolution = kept.resolution
-    if not kept.marks:
-        resolution, said = _tied_resolution(events, moments)
-        notes += said
+    resolution, tie_notes = (kept.resolution, []) if kept.marks else _tied_resolution(events, times)
     if resolution is not None:
         events = spread_ties(events, resolution)
     found = Reading(
-        **{role: names.get(role) for role in COLUMN_NAMES},
-        time_format=found_format,
+        time=names["time"],
+        mark=names["mark"],
+        sequence=names.get("sequence"),
+        time_format=written,
         time_unit=events.time_unit,
         marks=tuple(marks),
         merges=merges,
         resolution=resolution,
     )
-    return Read(events, found, notes)
+    return Read(events, found, [*notes, *time_notes, *mark_notes, *tie_notes])
 
 
 # --- columns
 
 
-def column_names(source: Any) -> list[str]:
-    """Names of the columns of a table, without reading all of a file."""
-    if not isinstance(source, str | Path):
-        return list(read_table(source).column_names)
-    path = _checked_path(source)
-    if path.suffix == ".parquet":
-        try:
-            return list(pa.parquet.read_schema(path).names)
-        except (pa.ArrowException, OSError, UnicodeError) as error:
-            said = reason_of(error)
-            raise ValueError(f"{path} cannot be read as Parquet: {said}. Was it written completely?") from error
-    if path.suffix in (".csv", ".tsv"):
-        return _header(path)[0]
-    return list(read_table(path).column_names)
-
-
-def _checked_path(source: str | Path) -> Path:
-    path = Path(source)
-    types = ", ".join((*FILE_TYPES, ".tsv"))
-    if path.is_dir():
-        inside = sorted(file.name for file in path.iterdir() if file.suffix in (*FILE_TYPES, ".tsv"))
-        hint = f"Pass one of its files: {', '.join(inside[:5])}." if inside else "It holds no table."
-        raise ValueError(f"events come from one file ({types}); {path} is a folder. {hint}")
-    if not path.is_file():
-        beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise FileNotFoundError(f"there is no file {path}.{nearest(path.name, beside)} Check the path.")
-    if path.suffix not in (*FILE_TYPES, ".tsv"):
-        raise ValueError(f"a file of events is one of {types}; got {path.name!r}. Convert or rename it.")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{path} is empty: it holds no events. Check how it was written.")
-    if path.suffix != ".parquet":
-        _check_text(path)
-    return path
-
-
-def _check_text(path: Path) -> None:
-    """Refuse what is no text at its very beginning: packed, binary, or in another encoding."""
-    with open(path, "rb") as file:
-        start = file.read(1 << 16)
-    if start.startswith((b"\x1f\x8b", b"PK\x03\x04")):
-        raise ValueError(f"{path} is compressed, and a {path.suffix} file is text. Unpack it first.")
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(start)
-        is_text = b"\0" not in start
-    except UnicodeDecodeError:
-        is_text = False
-    if not is_text:
-        raise ValueError(f"{path} {_NO_TEXT}")
-
-
-def _header(path: Path) -> tuple[list[str], str]:
-    """Names in the first line of a CSV file, and what stands between them."""
-    with open(path, "rb") as file:
-        line = file.readline(1_000_000).decode("utf-8-sig", errors="replace").rstrip("\r\n")
-    delimiter = max(",;\t|", key=line.count)
-    options = {"parse_options": pa.csv.ParseOptions(delimiter=delimiter)}
-    try:
-        names = list(pa.csv.read_csv(pa.BufferReader(line.encode() + b"\n"), **options).column_names)
-    except pa.ArrowException as error:
-        raise ValueError(f"the first line of {path} must name its columns; got {line[:80]!r} ({error}).") from error
-    return names, delimiter
-
-
-def _find_columns(source: Any, asked: Mapping[str, str | None], kept: Reading) -> dict[str, str]:
-    """The column of each role; no sequence column is an answer too."""
-    names = column_names(source)
+def _find_columns(
+    names: Sequence[str], asked: Mapping[str, str | None], kept: Reading, sample: Callable[[], pa.Table]
+) -> dict[str, str]:
+    """The column of each role; there may be none of sequences. `sample` gives rows to look into."""
     listed = f"the columns are {', '.join(names)}."
     if any(map(_is_value, names)):
         listed += " Does the file lack a line of column names?"
     for role, name in asked.items():
         if name is not None and name not in names:
             near = nearest(name, names)
-            raise ValueError(f"there is no {role} column {name!r}; {listed}{near} Name one with --{role}.")
+            raise ValueError(f"there is no {role} column {name!r}; {listed}{near} Name one of them.")
     lower = {column.lower().strip(): column for column in reversed(names)}
     found = {role: name for role, name in asked.items() if name is not None}
     for role, known in COLUMN_NAMES.items():
@@ -275,35 +184,20 @@ def _find_columns(source: Any, asked: Mapping[str, str | None], kept: Reading) -
         free = [name for name in candidates if name in names and name not in found.values()]
         if role not in found and free:
             found[role] = free[0]
-    if "time" not in found and len(moments := _columns_of_moments(source)) == 1:
-        found["time"] = moments[0]
+    if "time" not in found and len(timestamps := _columns_of_timestamps(sample())) == 1:
+        found["time"] = timestamps[0]
     if missing := [role for role in ("time", "mark") if role not in found]:
         which = " and which ".join({"time": "when it happened", "mark": "what happened"}[role] for role in missing)
-        flags = " and ".join(f"--{role} COLUMN" for role in missing)
-        raise ValueError(
-            f"which column says {which}? T{listed[1:]} Name {'it' if missing[1:] == [] else 'them'} with {flags}."
-        )
+        roles = " and ".join(f"the {role} column" for role in missing)
+        raise ValueError(f"which column says {which}? T{listed[1:]} Name {roles}.")
     for role, name in found.items():
         if names.count(name) > 1:
             raise ValueError(f"the {role} column must be one; {names.count(name)} are called {name!r}. Rename them.")
     return {role: found[role] for role in COLUMN_NAMES if role in found}
 
 
-def _columns_of_moments(source: Any) -> list[str]:
-    """The columns whose first values are points in time beyond doubt."""
-    if _is_csv(source):
-        delimiter = _header(Path(source))[1]
-        options = pa.csv.ParseOptions(delimiter=delimiter, invalid_row_handler=lambda row: "skip")
-        with open(source, "rb") as file:
-            head = file.read(1_000_000)
-        whole_lines = head if len(head) < 1_000_000 else head[: head.rfind(b"\n") + 1]
-        try:
-            whole_lines.decode("utf-8")
-            table = pa.csv.read_csv(pa.BufferReader(whole_lines), parse_options=options)
-        except (pa.ArrowException, UnicodeError) as error:
-            raise ValueError(f"{source} cannot be read as a table: {reason_of(error)}. Correct that row.") from error
-    else:
-        table = read_table(source)
+def _columns_of_timestamps(table: pa.Table) -> list[str]:
+    """The columns whose first values are timestamps beyond doubt."""
     found = []
     for position, name in enumerate(table.column_names):
         try:
@@ -319,25 +213,29 @@ def _is_value(name: str) -> bool:
     return any(letter.isdigit() for letter in name) and not any(letter.isalpha() for letter in name)
 
 
-def _read(source: Any, names: Mapping[str, str]) -> pa.Table:
-    """The columns that play a role, called by it; one row per event."""
-    table = _read_csv(Path(source), names) if _is_csv(source) else None
-    if table is None:
-        whole = read_table(source)
-        table = whole.select([names[role] for role in names])
-    table = table.rename_columns(list(names))
-    if any(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in table.schema.types):
-        raise ValueError(f"{source} {_NO_TEXT}")
+def _read(source: Any, asked: Mapping[str, str | None], kept: Reading) -> tuple[pa.Table, dict[str, str]]:
+    """The columns that play a role, called by it, one row per event; and their names in the source."""
+    if is_csv(source):
+        names = _find_columns(column_names(source), asked, kept, lambda: first_rows(source))
+        text = [names[role] for role in ("mark", "sequence") if role in names]  # whatever their first rows look like
+        table = read_table(source, columns=names.values(), text_columns=text)
+    else:
+        table = read_table(source)
+        names = _find_columns(table.column_names, asked, kept, lambda: table)
+    table = table.select(list(names.values())).rename_columns(list(names))
     for role, name in names.items():
-        if pa.types.is_struct(table.schema.field(role).type) or pa.types.is_map(table.schema.field(role).type):
+        kind = table.schema.field(role).type
+        if pa.types.is_struct(kind) or pa.types.is_map(kind):
             raise ValueError(f"the {role} column {name!r} must hold single values or lists; got objects. Flatten it.")
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            raise ValueError(f"the {role} column {name!r} must hold text or numbers; got bytes. Convert it to UTF-8.")
     if "sequence" in names and pa.types.is_nested(table.schema.field("sequence").type):
         raise ValueError(
             f"sequence ids must be single values; {names['sequence']!r} holds lists. Name another column."
         )
     lists = [role for role in ("time", "mark") if pa.types.is_nested(table.schema.field(role).type)]
     if not lists:
-        return table
+        return table, names
     if len(lists) == 1:
         raise ValueError(f"times and marks must both be lists or both be single; only the {lists[0]}s are lists.")
     times, marks = (table[role].combine_chunks() for role in ("time", "mark"))
@@ -354,53 +252,23 @@ def _read(source: Any, names: Mapping[str, str]) -> pa.Table:
     ids = table["sequence"].take(owners) if "sequence" in names else owners
     if counts.sum() == 0:
         raise ValueError(f"the lists of {names['time']!r} hold no events; expected at least one. Check the source.")
-    return pa.table({"time": times.flatten(), "mark": marks.flatten(), "sequence": ids})
+    return pa.table({"time": times.flatten(), "mark": marks.flatten(), "sequence": ids}), names
 
 
-def _is_csv(source: Any) -> bool:
-    return isinstance(source, str | Path) and Path(source).suffix in (".csv", ".tsv")
+def _plain(values: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """One array of plain values: no chunks, no dictionary."""
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    if isinstance(array, pa.ChunkedArray):  # of no chunks, or of too many bytes for one
+        array = pa.concat_arrays(array.chunks)
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
-def _read_csv(path: Path, names: Mapping[str, str]) -> pa.Table:
-    """Only the columns wanted; ids and marks as text, whatever their first rows look like."""
-    text = pa.dictionary(pa.int32(), pa.string())
-    types: dict[str, pa.DataType] = {names[role]: text for role in ("mark", "sequence") if role in names}
-    delimiter = _header(path)[1]
-
-    def read(types: dict[str, pa.DataType], newlines: bool) -> pa.Table:
-        return pa.csv.read_csv(
-            path,
-            parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=newlines),
-            convert_options=pa.csv.ConvertOptions(
-                column_types=types, include_columns=list(dict.fromkeys(names.values())), strings_can_be_null=True
-            ),
-        )
-
-    attempts = ((types, False), ({**types, names["time"]: pa.string()}, False))
-    reason: Exception | None = None
-    for attempt in (*attempts, (attempts[1][0], True)):
-        try:
-            table = read(*attempt)
-            break
-        except pa.ArrowInvalid as error:
-            if "UTF8" in str(error):
-                raise ValueError(f"{path} {_NO_TEXT}") from error
-            reason = reason or error
-    else:
-        raise ValueError(f"{path} cannot be read as a table: {str(reason).strip().rstrip('.')}. Correct that row.")
-    if table.num_rows == 0:
-        raise ValueError(f"{path} has column names but no events. Check how it was written.")
-    return table.select([names[role] for role in names])
-
-
-def _encoded(values: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:
+def _encoded(values: pa.ChunkedArray) -> pa.DictionaryArray:
     """Distinct values and their codes."""
-    if isinstance(values, pa.ChunkedArray):
-        values = values.unify_dictionaries() if pa.types.is_dictionary(values.type) else values
-        values = values.combine_chunks()
-        if isinstance(values, pa.ChunkedArray):  # of no chunks, or of too many bytes for one
-            values = pa.concat_arrays(values.chunks)
-    return values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    if pa.types.is_dictionary(values.type):
+        values = values.unify_dictionaries().combine_chunks()
+        return values if isinstance(values, pa.Array) else pa.concat_arrays(values.chunks)
+    return _plain(values).dictionary_encode()
 
 
 def _without_missing(table: pa.Table, names: Mapping[str, str]) -> tuple[pa.Table, list[str]]:
@@ -424,20 +292,34 @@ def _without_missing(table: pa.Table, names: Mapping[str, str]) -> tuple[pa.Tabl
     if count > MISSING_SHARE * total:
         raise ValueError(
             f"{count:,} of {total:,} rows lack a value, most in the {worst} column {names[worst]!r}; up to "
-            f"{MISSING_SHARE:.0%} are left out by themselves. Check that --{worst} is right, or clean the file."
+            f"{MISSING_SHARE:.0%} are left out by themselves. Check that it is the right column, or clean the file."
         )
-    said = f"{count:,} of {total:,} rows lack a {' or a '.join(r for r in missing if missing[r].any())}: left out."
-    return table.filter(pa.array(~anywhere)), [said]
+    note = f"{count:,} of {total:,} rows lack a {' or a '.join(r for r in missing if missing[r].any())}: left out."
+    return table.filter(pa.array(~anywhere)), [note]
 
 
 # --- times
 
 
+def _read_times(
+    values: pa.ChunkedArray, asked: str | None, stored: str | None, column: str
+) -> tuple[pa.Array, str, list[str]]:
+    """Times in the format asked for, else in the stored one if they fit it, else as detected.
+
+    A stored format is reused only where it cannot be detected again: ambiguous patterns, plain numbers.
+    """
+    reused = stored if "%" in (stored or "") or stored == NUMBER else None
+    if asked is None and reused is not None:
+        try:
+            return _understand(values, reused, column)
+        except ValueError:
+            pass  # this table writes its times in another way
+    return _understand(values, asked, column)
+
+
 def _understand(values: pa.ChunkedArray, wanted: str | None, column: str) -> tuple[pa.Array, str, list[str]]:
-    """Times as timestamps or float64, the format found, and what to say about it."""
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    array = pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
-    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    """Times as timestamps or float64, their format, and notes about it."""
+    array = _plain(values)
     kind = array.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         zone = getattr(kind, "tz", None)
@@ -466,7 +348,7 @@ def _understand_numbers(array: pa.Array, wanted: str | None, column: str) -> tup
         for power, unit in enumerate(EPOCHS):
             if _FIRST_YEAR * 1000**power <= lowest and highest <= _LAST_YEAR * 1000**power:
                 wanted = unit
-                said = [f"Times count {unit} since 1970; --time-format number would take them as plain numbers."]
+                said = [f"Times count {unit} since 1970; time_format number would take them as plain numbers."]
         if wanted is None and pa.types.is_integer(array.type) and 19_000_101 <= lowest and highest <= 21_001_231:
             if not _parsed(array.cast(pa.string()), "%Y%m%d").isna().any():
                 wanted, said = "%Y%m%d", ["Times are dates written as 20260331."]
@@ -514,7 +396,7 @@ def _understand_text(array: pa.Array, wanted: str | None, column: str) -> tuple[
 
 
 def _parsed(array: pa.Array, time_format: str) -> pd.Series:
-    """Moments in UTC; NaT where a text does not fit."""
+    """Timestamps in UTC; NaT where a text does not fit."""
     styles = ["ISO8601"] if time_format == ISO else time_format.split(EITHER)
     texts = array.to_pandas()
     try:
@@ -541,18 +423,18 @@ def _find_format(array: pa.Array, column: str) -> str:
     if fits:
         first, second = fits[:2]
         text = array[0].as_py()
-        moments = [f"{_parsed(array[:1], pattern).iloc[0]:%d %B %Y}" for pattern in (first, second)]
+        dates = [f"{_parsed(array[:1], pattern).iloc[0]:%d %B %Y}" for pattern in (first, second)]
         raise ValueError(
-            f"{text!r} in column {column!r} may be {moments[0]} or {moments[1]}. Say which: --time-format {first!r} "
-            f"or {second!r}."
+            f"{text!r} in column {column!r} may be {dates[0]} or {dates[1]}. Give the time_format {first!r} or "
+            f"{second!r}."
         )
     best = max(counts, key=lambda pattern: counts[pattern])
     unread = _parsed(sample, best).isna().to_numpy()
     example = sample[int(np.argmax(unread))].as_py()
     if counts[best] == 0:
         raise ValueError(
-            f"column {column!r} does not read as times: {example!r}. Name the column of times with --time, or say how "
-            "they are written with --time-format '%d.%m.%Y %H:%M'."
+            f"column {column!r} does not read as times: {example!r}. Name the time column, or give the "
+            "time_format, such as '%d.%m.%Y %H:%M'."
         )
     fitting = sample[int(np.argmin(unread))].as_py()
     raise ValueError(
@@ -648,10 +530,10 @@ def _choose_marks(
         raise ValueError(
             f"column {column!r} has {len(labels):,} different values in {counts.sum():,} events, and the "
             f"{len(kept)} most frequent cover less than half of them. A mark says what kind of event it was: name "
-            "another column with --mark, or raise --max-marks."
+            "another mark column, or raise max_marks."
         )
     said = (
-        f"{len(labels):,} kinds of events, of which at most {max_marks} (--max-marks) are told apart: the rarest "
+        f"{len(labels):,} kinds of events, of which at most {max_marks} (max_marks) are kept apart: the rarest "
         f"{len(labels) - len(marks) + 1:,} ({merged / counts.sum():.1%} of the events) become {OTHER!r}."
     )
     return codes[encoded.indices.to_numpy()], marks, True, [said]

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +18,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
+
+from .tables import FILE_TYPES, nearest, read_table
 
 if TYPE_CHECKING:
     import torch
 
 TIME_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}  # in nanoseconds
 TIME_UNITS |= {"D": 24 * TIME_UNITS["h"], "W": 7 * 24 * TIME_UNITS["h"]}
-FILE_TYPES = (".csv", ".jsonl", ".json", ".parquet")
 SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 # More integer marks than this are surely identifiers; naming each of them would only fill the memory.
 MAX_INFERRED_MARKS = 1_000_000
@@ -114,7 +111,7 @@ class EventSequences:
         if _is_text(flat_times.type) or _is_text(flat_marks.type) or pa.types.is_timestamp(flat_times.type):
             raise ValueError("from_lists takes numeric times and marks; got text or dates. Use load_events instead.")
         labels = _vocabulary([flat_marks], id2label, num_marks)
-        return _checked(flat_times, flat_marks, offsets, ids, labels, first, time_unit)
+        return checked_sequences(flat_times, flat_marks, first, offsets, ids, labels, time_unit)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -225,14 +222,6 @@ class EventBatch:
         relative = (times[where] - origin[:, None]).astype(np.float32)
         return cls(torch.from_numpy(relative), torch.from_numpy(marks[where] * mask), torch.from_numpy(mask))
 
-    @classmethod
-    def from_sequences(cls, sequences: EventSequences, indices: Sequence[int] | np.ndarray) -> EventBatch:
-        """Whole sequences; the clock starts at the sequence's start, or at its first event if that is unknown."""
-        rows = np.asarray(indices, dtype=np.int64)
-        first, count = sequences.offsets[rows], sequences.lengths[rows]
-        origin = np.where(np.isnan(sequences.starts[rows]), sequences.times[first], sequences.starts[rows])
-        return cls.from_spans(sequences.times, sequences.marks, first, count, origin)
-
 
 def load_events(
     source: Any,
@@ -271,19 +260,22 @@ def load_events(
     {0: 'error', 1: 'login'}
     ```
     """
-    options: dict[str, Any] = {
-        "sequence": sequence,
-        "time": time,
-        "mark": mark,
-        "start": start,
-        "time_unit": time_unit,
-    }
-    return load_splits({"": source}, id2label=id2label, num_marks=num_marks, sort=sort, **options)[""]
+    return _load({"": source}, sequence, time, mark, id2label, num_marks, start, time_unit, sort)[""]
 
 
-def load_splits(
-    source: str | Path | Mapping[str, Any],
-    *,
+def load_splits(source: str | Path | Mapping[str, Any], **keywords: Any) -> dict[str, EventSequences]:
+    """Splits that share one mark vocabulary.
+
+    Args:
+        source: a folder with files named train, validation (or valid, val, dev) and test, of which any may be missing;
+            other files are ignored. A single file is the split train. Or a mapping from split to `load_events` source.
+        keywords: as in `load_events`.
+    """
+    return _load(source if isinstance(source, Mapping) else _split_files(Path(source)), **keywords)
+
+
+def _load(
+    sources: Mapping[str, Any],
     sequence: str | None = None,
     time: str | None = None,
     mark: str | None = None,
@@ -293,14 +285,7 @@ def load_splits(
     time_unit: str | None = None,
     sort: bool = False,
 ) -> dict[str, EventSequences]:
-    """Splits that share one mark vocabulary; keywords as in `load_events`.
-
-    Args:
-        source: a folder with files named train, validation (or valid, val, dev) and test, of which any may be missing;
-            other files are ignored. A single file is the split train. Or a mapping from split to `load_events` source.
-    """
-    files = source if isinstance(source, Mapping) else _split_files(Path(source))
-    tables = {split: read_table(file) for split, file in files.items()}
+    tables = {split: read_table(source) for split, source in sources.items()}
     marks = {split: _column(table, "mark", mark, "marks", "mark") for split, table in tables.items()}
     stored = next(filter(None, (_class_names(tables[split], name) for split, (name, _) in marks.items())), None)
     values = [piece.flatten() if _is_list(piece.type) else piece for _, piece in marks.values()]
@@ -308,8 +293,9 @@ def load_splits(
     built = {}
     for split, table in tables.items():
         try:
-            flat = _flatten(table, _column(table, "time", time, "times", "time")[1], marks[split][1], sequence, start)
-            built[split] = _checked(*flat[:4], labels, flat[4], time_unit or _stored_unit(table), sort)
+            times = _column(table, "time", time, "times", "time")[1]
+            flat = _flatten(table, times, marks[split][1], sequence, start)
+            built[split] = checked_sequences(*flat, labels, time_unit or _stored_unit(table), sort)
         except ValueError as error:
             raise ValueError(f"split {split!r}: {error}" if split else str(error)) from None
     return built
@@ -335,87 +321,6 @@ def _split_files(path: Path) -> dict[str, Path]:
     return {split: files[split] for split in ("train", "validation", "test") if split in files}
 
 
-def read_table(source: Any) -> pa.Table:
-    """Any source as one Arrow table: typed columns, lists without Python objects."""
-    if isinstance(source, str | Path):
-        _check_file(Path(source))
-    try:
-        table = _read_file(Path(source)) if isinstance(source, str | Path) else _as_table(source)
-        table.validate(full=True)  # text that is not UTF-8, lists that reach beyond their values
-        table.column_names  # noqa: B018  # may be no text either
-    except PermissionError:
-        raise
-    except Exception as error:  # a damaged file, or an object of another shape, may fail in any way
-        name = source if isinstance(source, str | Path) else f"the {type(source).__name__}"
-        is_list = isinstance(source, Sequence) and not isinstance(source, str)
-        fix = "Give (time, mark) pairs, or dicts; each" if is_list else "Each"
-        raise ValueError(
-            f"{name} cannot be read as columns: {reason_of(error)}. {fix} column needs values of one type."
-        ) from error
-    if table.num_rows == 0:
-        raise ValueError(
-            "the source holds no events; expected at least one. Check that it is the right file or query."
-        )
-    return table
-
-
-def reason_of(error: Exception) -> str:
-    """What a library says of a failure, in one line."""
-    if isinstance(error, UnicodeError):
-        return "it is not text in UTF-8"
-    if isinstance(error, RecursionError):
-        return "its values are nested too deep"
-    return " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
-
-
-def _as_table(source: Any) -> pa.Table:
-    if isinstance(source, pd.DataFrame):
-        return pa.Table.from_pandas(source, preserve_index=False)
-    if hasattr(source, "with_format") and hasattr(source, "features"):  # datasets.Dataset, without importing it
-        return source.with_format("arrow")[:].replace_schema_metadata(source.features.arrow_schema.metadata)
-    if isinstance(source, Mapping):
-        return pa.table({str(name): values for name, values in source.items()})
-    if not isinstance(source, Sequence) or isinstance(source, str | bytes):
-        raise ValueError(f"events come from a path, DataFrame, Dataset, list or dict; got {type(source).__name__}")
-    if source and isinstance(source[0], Mapping):
-        return rows_to_table(source)
-    one = len(source) > 0 and len(source[0]) == 2 and np.ndim(source[0][0]) == 0
-    pairs = [tuple(zip(*piece, strict=True)) or ((), ()) for piece in ([source] if one else source)]
-    return pa.table({"times": [times for times, _ in pairs], "marks": [marks for _, marks in pairs]})
-
-
-def _check_file(path: Path) -> None:
-    if path.suffix not in FILE_TYPES:
-        raise ValueError(f"file type must be one of {', '.join(FILE_TYPES)}; got {path.name!r}. Convert or rename it.")
-    if not os.path.isfile(path):  # False for a name that no file can have
-        raise FileNotFoundError(f"no file {path}; check the path")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{path} is empty: it holds no events. Check how it was written.")
-
-
-def _read_file(path: Path) -> pa.Table:
-    if path.suffix == ".parquet":
-        return pa.parquet.read_table(path)
-    if path.suffix == ".csv":
-        return pa.csv.read_csv(path)
-    text = path.read_text(encoding="utf-8-sig")
-    if path.suffix == ".json":
-        try:
-            return _as_table(json.loads(text))
-        except json.JSONDecodeError:
-            pass  # many .json files hold one object per line
-    return rows_to_table([json.loads(line) for line in text.split("\n") if line.strip()])
-
-
-def rows_to_table(rows: Sequence[Any]) -> pa.Table:
-    """Rows as columns; what a row does not have is missing."""
-    for number, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise ValueError(f"row {number} must be an object with named values; got {row!r:.80}")
-    names = dict.fromkeys(str(name) for row in rows for name in row)
-    return pa.table({name: [row.get(name) for row in rows] for name in names})
-
-
 def _column(table: pa.Table, role: str, asked: str | None, *defaults: str) -> tuple[str, pa.Array]:
     """Name and values of the column that plays a role."""
     for name in defaults if asked is None else (asked,):
@@ -428,14 +333,6 @@ def _column(table: pa.Table, role: str, asked: str | None, *defaults: str) -> tu
     found = ", ".join(table.column_names)
     near = nearest(asked or defaults[0], table.column_names)
     raise ValueError(f"no {role} column {expected}; the columns are {found}.{near} Pass {role}=<one of them>.")
-
-
-def nearest(asked: Any, known: Iterable[Any]) -> str:
-    """ " Did you mean 'timestamp'?", or nothing if no name is near what was asked for."""
-    names = {str(name).lower(): str(name) for name in known}
-    close = get_close_matches(str(asked).lower(), names, n=3, cutoff=0.6)
-    close = close or [name for name in names if name in str(asked).lower() or str(asked).lower() in name][:3]
-    return f" Did you mean {' or '.join(repr(names[name]) for name in close)}?" if close else ""
 
 
 def _beside(table: pa.Table, key: bytes) -> dict[str, Any]:
@@ -492,8 +389,8 @@ def _offsets(lengths: np.ndarray, mark_lengths: np.ndarray, seq_ids: tuple[Any, 
 
 def _flatten(
     table: pa.Table, times: pa.Array, marks: pa.Array, sequence: str | None, start: str | None
-) -> tuple[pa.Array, pa.Array, np.ndarray, tuple[Any, ...], pa.Array | None]:
-    """Both formats as flat times and marks (N,), offsets (S + 1,), S ids and S starts."""
+) -> tuple[pa.Array, pa.Array, pa.Array | None, np.ndarray, tuple[Any, ...]]:
+    """Both formats as flat times and marks (N,), starts (S,), offsets (S + 1,) and S ids."""
     has_ids = sequence is not None or "seq_id" in table.column_names
     ids = _column(table, "sequence", sequence, "seq_id")[1] if has_ids else None
     starts = None if start is None else _column(table, "start", start)[1]
@@ -507,12 +404,9 @@ def _flatten(
         seq_ids = tuple(range(table.num_rows) if ids is None else ids.to_pylist())
         lengths, mark_lengths = (pc.fill_null(pc.list_value_length(lists), 0).to_numpy() for lists in (times, marks))
         offsets = _offsets(lengths, mark_lengths, seq_ids)
-        return times.flatten(), marks.flatten(), offsets, seq_ids, starts
+        return times.flatten(), marks.flatten(), starts, offsets, seq_ids
 
-    encoded = (pa.array(np.zeros(len(times), np.int64)) if ids is None else ids).dictionary_encode()
-    codes, seq_ids = encoded.indices.to_numpy(), tuple(encoded.dictionary.to_pylist())  # in order of appearance
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))]).astype(np.int64)
-    order = np.argsort(codes, kind="stable")
+    codes, order, offsets, seq_ids = group_rows(ids, len(times))
     if starts is not None:
         distinct = pa.table({"sequence": codes, "start": starts}).group_by(["sequence", "start"]).aggregate([])
         count = np.bincount(distinct["sequence"].to_numpy())
@@ -520,10 +414,19 @@ def _flatten(
         _refuse(
             count > 1, [f"{n} values" for n in count], np.arange(len(count) + 1), seq_ids, rule, "Check the source."
         )
-        starts = starts.take(pa.array(order[offsets[:-1]]))
-    if (np.diff(codes) < 0).any():
-        times, marks = times.take(pa.array(order)), marks.take(pa.array(order))
-    return times, marks, offsets, seq_ids, starts
+        starts = starts.take(order.take(pa.array(offsets[:-1])))
+    return times.take(order), marks.take(order), starts, offsets, seq_ids
+
+
+def group_rows(ids: pa.Array | None, num_rows: int) -> tuple[np.ndarray, pa.Array, np.ndarray, tuple[Any, ...]]:
+    """Rows, one per event, by sequence: codes (N,), the order that puts them together, offsets (S + 1,), S ids.
+
+    Sequences stand in the order in which they appear; without ids all rows are one.
+    """
+    encoded = (pa.array(np.zeros(num_rows, np.int64)) if ids is None else ids).dictionary_encode()
+    codes, seq_ids = encoded.indices.to_numpy(), tuple(encoded.dictionary.to_pylist())
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))]).astype(np.int64)
+    return codes, pa.array(np.argsort(codes, kind="stable")), offsets, seq_ids
 
 
 def _vocabulary(
@@ -624,17 +527,24 @@ def _backwards(times: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return backwards
 
 
-def _checked(
+def checked_sequences(
     raw_times: pa.Array,
     raw_marks: pa.Array,
+    raw_starts: pa.Array | None,
     offsets: np.ndarray,
     seq_ids: tuple[Any, ...],
     id2label: Mapping[int, str],
-    raw_starts: pa.Array | None,
     time_unit: str | None,
     sort: bool = False,
 ) -> EventSequences:
-    """The door: behind it times are finite and in order and marks are in range."""
+    """The one door: behind it times are finite and in order and marks are in range.
+
+    Args:
+        raw_times, raw_marks: (N,) of all sequences, one after the other: times as `load_events` takes them, names or
+            numbers of marks.
+        raw_starts: (S,) of the same kind as the times, or None.
+        sort: put the events of each sequence in order of time instead of refusing them.
+    """
     if len(set(seq_ids)) < len(seq_ids):
         twice = Counter(seq_ids).most_common(1)[0][0]
         raise ValueError(f"sequence ids must differ; got {twice!r} twice. Renumber them, or leave the column out.")

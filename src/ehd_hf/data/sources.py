@@ -24,7 +24,8 @@ import pyarrow.parquet
 from huggingface_hub import snapshot_download
 
 from ..hub.fetch import hub_errors
-from .sequences import SPLIT_NAMES, EventSequences, load_events, load_splits, read_table, reason_of
+from .sequences import SPLIT_NAMES, EventSequences, load_events, load_splits
+from .tables import read_table, reason_of
 
 PICKLES = (".pkl", ".pickle")
 FOLLOWER_CLASSES = (120, 1363)  # the boundaries of Retweet's three marks

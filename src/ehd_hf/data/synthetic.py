@@ -1,4 +1,4 @@
-"""Simulated events whose causes are known: Poisson, and Hawkes processes drawn by branching.
+"""Simulated events whose causes are known: Hawkes processes drawn by branching.
 
 A Hawkes process is a family tree laid out in time: immigrants arrive at base rates, and every event has a Poisson
 number of children at random delays. Drawn this way each event knows its parent (the ground truth of an explanation),
@@ -36,22 +36,6 @@ class EventLikelihood(NamedTuple):
 
     log_prob: np.ndarray
     compensator: np.ndarray
-
-
-def simulate_poisson(
-    rates: Sequence[float] | np.ndarray,
-    horizon: float,
-    num_sequences: int,
-    generator: np.random.Generator,
-    labels: Sequence[str] | None = None,
-) -> EventSequences:
-    """Independent homogeneous Poisson processes, one of `rates` (C,) per mark, observed on [0, horizon].
-
-    A sequence in which nothing happened is left out; `seq_ids` keep the numbering.
-    """
-    no_children = np.zeros((len(rates), len(rates)))
-    process = HawkesProcess(rates, no_children, labels=labels)
-    return process.simulate(horizon, num_sequences, generator).sequences
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,10 +104,6 @@ class HawkesProcess:
     @property
     def id2label(self) -> dict[int, str]:
         return dict(enumerate(self.labels or map(str, range(self.num_marks))))
-
-    def stationary_rates(self) -> np.ndarray:
-        """(C,) events per unit of time in the long run: rates = base_rates + branching^T rates."""
-        return np.linalg.solve(np.eye(self.num_marks) - np.asarray(self.branching).T, np.asarray(self.base_rates))
 
     def simulate(self, horizon: float, num_sequences: int, generator: np.random.Generator) -> SimulatedEvents:
         """Draw immigrants on [0, horizon], then generation after generation of children, all sequences at once.
@@ -204,14 +184,6 @@ class HawkesProcess:
             with np.errstate(divide="ignore"):  # an event this process cannot produce has probability 0
                 log_prob[span] = np.log(intensity) - increments[span]
         return EventLikelihood(log_prob, increments)
-
-    def tail_compensator(self, sequences: EventSequences, horizon: float) -> np.ndarray:
-        """(S,) compensator from the last event of each sequence to `horizon` (eq. 3's last term)."""
-        tails = []
-        for times, marks in sequences:
-            last, end = self.compensator(times, marks, 0.0, np.array([times[-1], horizon]))
-            tails.append(end - last)
-        return np.array(tails)
 
     def parent_posterior(self, times: np.ndarray, marks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """P(event j is the parent of i | history) (n, n), and P(i is an immigrant) (n,); for each i they sum to 1."""

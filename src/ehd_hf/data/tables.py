@@ -1,30 +1,60 @@
-"""Tables of events: the only file that opens CSV, TSV, JSON Lines, JSON and Parquet, in tables of bounded size."""
+"""The only file that opens data files: any source becomes one Arrow table, or Arrow tables of bounded size."""
 
 from __future__ import annotations
 
+import codecs
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from .sequences import read_table, rows_to_table
-
-FILE_TYPES = (".parquet", ".csv", ".tsv", ".jsonl", ".json")
-# What is read at once: rows that hold lists, rows that are events, bytes of text.
+FILE_TYPES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+# What `read_tables` reads at once: rows that hold lists, rows that are events, bytes of text.
 _LISTS_AT_ONCE, _EVENTS_AT_ONCE, _BYTES_AT_ONCE = 1_000, 100_000, 2**23
+_HEAD = 1_000_000  # bytes at the beginning of a text file that are checked, and searched for column names
 
 
-def read_tables(source: Any, text: Sequence[str] = ()) -> Iterator[pa.Table]:
-    """The rows of a file, a folder of files or a dataset, in their order and in tables of bounded size.
+def read_table(source: Any, *, columns: Iterable[str] | None = None, text_columns: Iterable[str] = ()) -> pa.Table:
+    """Any source as one Arrow table: typed columns, lists without Python objects.
 
     Args:
-        text: columns of CSV files to be read as text, whatever their first rows look like.
+        source: a file of `FILE_TYPES`, a pandas DataFrame, a `datasets.Dataset`, an Arrow table, a dict of columns, a
+            list of rows (dicts), or a list of sequences, each a list of (time, mark) pairs.
+        columns: of a CSV file, the only columns to read.
+        text_columns: of a CSV file, columns to read as text, whatever their values look like; empty text is missing.
+    """
+    is_file = isinstance(source, str | Path)
+    path, head = _opened(source) if is_file else (Path(), b"")
+    try:
+        table = _read_file(path, head, columns, text_columns) if is_file else _as_table(source)
+        table.validate(full=True)  # text that is not UTF-8, lists that reach beyond their values
+        table.column_names  # noqa: B018  # may be no text either
+    except PermissionError:
+        raise
+    except Exception as error:  # a damaged file, or an object of another shape, may fail in any way
+        raise _unreadable(source, error) from error
+    if table.num_rows == 0:
+        raise ValueError(
+            "the source holds no events; expected at least one. Check that it is the right file or query."
+        )
+    return table
+
+
+def read_tables(source: Any, text_columns: Sequence[str] = ()) -> Iterator[pa.Table]:
+    """The rows of a file, a folder of files of one type or a dataset, in their order and in tables of bounded size.
+
+    Args:
+        source: as said; a `datasets.Dataset` or `IterableDataset`.
+        text_columns: columns of CSV files to read as text, whatever their first rows look like.
     """
     if not isinstance(source, str | Path):
         if not (hasattr(source, "with_format") and hasattr(source, "iter")):
@@ -34,72 +64,18 @@ def read_tables(source: Any, text: Sequence[str] = ()) -> Iterator[pa.Table]:
             metadata = None if source.features is None else source.features.arrow_schema.metadata
             yield table.replace_schema_metadata(metadata)
         return
+    readers = {".parquet": _parquet_tables, ".jsonl": _json_tables}
     for path in data_files(Path(source)):
         try:
-            if path.suffix == ".parquet":
-                tables = _parquet_tables(path)
-            elif path.suffix in (".csv", ".tsv"):
-                tables = _csv_tables(path, text)
-            elif path.suffix == ".jsonl":
-                tables = _json_tables(path)
-            else:
+            if path.suffix in (".csv", ".tsv"):
+                tables = _csv_tables(path, text_columns)
+            elif path.suffix == ".json":
                 tables = iter([read_table(path)])  # one value, to be read as a whole
+            else:
+                tables = readers[path.suffix](path)
             yield from (table for table in tables if table.num_rows)
-        except (pa.ArrowException, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise ValueError(
-                f"{path} cannot be read as columns: {reason}. Each column needs values of one type."
-            ) from error
-
-
-def is_streamed(source: Any) -> bool:
-    """Whether reading it twice may mean fetching it twice."""
-    return not isinstance(source, str | Path) and not hasattr(source, "__len__")
-
-
-def data_files(path: Path) -> list[Path]:
-    if not path.exists():
-        raise FileNotFoundError(f"no file or folder {path}; check the path")
-    files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.name[0] not in "._")
-    kinds = {file.suffix for file in files if file.suffix in FILE_TYPES}
-    files = [file for file in files if file.suffix in kinds]
-    if len(kinds) != 1:
-        found = ", ".join(sorted(kinds)) or "none"
-        raise ValueError(f"{path} must hold files of one type of {', '.join(FILE_TYPES)}; got {found}. Name one file.")
-    return files
-
-
-def _parquet_tables(path: Path) -> Iterator[pa.Table]:
-    # Not memory-mapped: the pages read so far would count as this process's memory.
-    with pq.ParquetFile(path, buffer_size=2**20) as file:
-        for group in range(file.metadata.num_row_groups):
-            rows = file.metadata.row_group(group)
-            values = max((rows.column(index).num_values for index in range(rows.num_columns)), default=0)
-            at_once = _EVENTS_AT_ONCE * rows.num_rows // max(values, 1)  # lists count by what is in them
-            for batch in file.iter_batches(max(at_once, 1), row_groups=[group]):
-                yield pa.Table.from_batches([batch])
-
-
-def _csv_tables(path: Path, text: Sequence[str]) -> Iterator[pa.Table]:
-    with open(path, "rb") as file:
-        delimiter = max(b",;\t|", key=file.readline(1_000_000).count)
-    with pa.csv.open_csv(
-        path,
-        read_options=pa.csv.ReadOptions(block_size=_BYTES_AT_ONCE),
-        parse_options=pa.csv.ParseOptions(delimiter=chr(delimiter)),
-        convert_options=pa.csv.ConvertOptions(
-            column_types=dict.fromkeys(text, pa.string()), strings_can_be_null=bool(text)
-        ),
-    ) as reader:
-        for batch in reader:
-            yield pa.Table.from_batches([batch])
-
-
-def _json_tables(path: Path) -> Iterator[pa.Table]:
-    with open(path, "rb") as file:
-        # By Python's own parser: a line that is no object ends Arrow's, and the process with it.
-        while lines := file.readlines(_BYTES_AT_ONCE):
-            yield rows_to_table([json.loads(line) for line in lines if line.strip()])
+        except (pa.ArrowException, json.JSONDecodeError, UnicodeError, RecursionError) as error:
+            raise _unreadable(path, error) from error
 
 
 def whole_sequences(tables: Iterable[pa.Table], column: str) -> Iterator[pa.Table]:
@@ -120,3 +96,226 @@ def whole_sequences(tables: Iterable[pa.Table], column: str) -> Iterator[pa.Tabl
         last = ids[-1]
     if begun:
         yield pa.concat_tables(begun, promote_options="permissive")
+
+
+def is_streamed(source: Any) -> bool:
+    """Whether reading it twice may mean fetching it twice."""
+    return not isinstance(source, str | Path) and not hasattr(source, "__len__")
+
+
+def is_csv(source: Any) -> bool:
+    return isinstance(source, str | Path) and Path(source).suffix in (".csv", ".tsv")
+
+
+def data_files(path: Path) -> list[Path]:
+    """A file, or the files of a folder, which must be of one type; names that begin with . or _ are skipped."""
+    if not path.exists():
+        raise FileNotFoundError(f"no file or folder {path}; check the path")
+    files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.name[0] not in "._")
+    kinds = {file.suffix for file in files if file.suffix in FILE_TYPES}
+    if len(kinds) != 1:
+        got = ", ".join(sorted(kinds)) or "none"
+        raise ValueError(f"{path} must hold files of one type of {', '.join(FILE_TYPES)}; got {got}. Name one file.")
+    return [file for file in files if file.suffix in kinds]
+
+
+def column_names(source: Any) -> list[str]:
+    """Names of the columns of a source, without reading all of a CSV or Parquet file."""
+    if is_csv(source):
+        path, head = _opened(source)
+        line = head.split(b"\n", 1)[0].rstrip(b"\r")
+        options = pa.csv.ParseOptions(delimiter=_delimiter(head))
+        try:
+            return list(pa.csv.read_csv(pa.BufferReader(line + b"\n"), parse_options=options).column_names)
+        except (pa.ArrowException, UnicodeError) as error:
+            shown = line[:80].decode(errors="replace")
+            raise ValueError(f"the first line of {path} must name its columns; got {shown!r} ({error}).") from error
+    if isinstance(source, str | Path) and Path(source).suffix == ".parquet":
+        path, _ = _opened(source)
+        try:
+            return list(pq.read_schema(path).names)
+        except (pa.ArrowException, OSError, UnicodeError) as error:
+            raise _unreadable(path, error) from error
+    return list(read_table(source).column_names)
+
+
+def first_rows(source: Any) -> pa.Table:
+    """The first rows of a CSV file, without those of a wrong length; of anything else all rows."""
+    if not is_csv(source):
+        return read_table(source)
+    path, head = _opened(source)
+    parse = pa.csv.ParseOptions(delimiter=_delimiter(head), invalid_row_handler=lambda row: "skip")
+    try:
+        with pa.csv.open_csv(path, read_options=pa.csv.ReadOptions(block_size=_HEAD), parse_options=parse) as reader:
+            return pa.Table.from_batches([batch for _, batch in zip(range(1), reader, strict=False)], reader.schema)
+    except (pa.ArrowException, UnicodeError) as error:
+        raise _unreadable(path, error) from error
+
+
+def rows_to_table(rows: Sequence[Any]) -> pa.Table:
+    """Rows as columns; what a row does not have is missing."""
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise ValueError(f"row {number} must be an object with named values; got {row!r:.80}")
+    names = dict.fromkeys(str(name) for row in rows for name in row)
+    return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+
+def nearest(asked: Any, names: Iterable[Any]) -> str:
+    """ " Did you mean 'timestamp'?", or nothing if no name is near what was asked for."""
+    by_lower = {str(name).lower(): str(name) for name in names}
+    wanted = str(asked).lower()
+    close = get_close_matches(wanted, by_lower, n=3, cutoff=0.6)
+    close = close or [name for name in by_lower if name in wanted or wanted in name][:3]
+    return f" Did you mean {' or '.join(repr(by_lower[name]) for name in close)}?" if close else ""
+
+
+def reason_of(error: Exception) -> str:
+    """What a library says of a failure, in one line."""
+    if isinstance(error, UnicodeError):
+        return "it is not text in UTF-8"
+    if isinstance(error, RecursionError):
+        return "its values are nested too deep"
+    return " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
+
+
+# --- files
+
+
+def _opened(source: str | Path) -> tuple[Path, bytes]:
+    """A file that may hold events, and its beginning if it is text."""
+    path, types = Path(source), ", ".join(FILE_TYPES)
+    if os.path.isdir(path):
+        inside = sorted(file.name for file in path.iterdir() if file.suffix in FILE_TYPES)
+        hint = f"Pass one of its files: {', '.join(inside[:5])}." if inside else "It holds no table."
+        raise ValueError(f"events come from one file ({types}); {path} is a folder. {hint}")
+    if not os.path.isfile(path):  # False for a name that no file can have
+        beside = [file.name for file in path.parent.iterdir()] if os.path.isdir(path.parent) else []
+        raise FileNotFoundError(
+            f"there is no file {str(path)[:200]}.{nearest(path.name, beside)} Check the path; a file of events is one "
+            f"of {types}."
+        )
+    if path.suffix not in FILE_TYPES:
+        raise ValueError(f"a file of events is one of {types}; got {path.name!r}. Convert or rename it.")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty: it holds no events. Check how it was written.")
+    if path.suffix == ".parquet":
+        return path, b""
+    with open(path, "rb") as file:
+        head = file.read(_HEAD)
+    if head.startswith((b"\x1f\x8b", b"PK\x03\x04")):
+        raise ValueError(f"{path} is compressed, and a {path.suffix} file is text. Unpack it first.")
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+        if b"\0" in head:
+            raise UnicodeError("NUL bytes: another encoding, or no text")
+    except UnicodeError as error:
+        raise _unreadable(path, error) from error
+    return path, head
+
+
+def _unreadable(source: Any, error: Exception) -> ValueError:
+    is_file = isinstance(source, str | Path)
+    name = source if is_file else f"the {type(source).__name__}"
+    kind = "Parquet" if is_file and Path(source).suffix == ".parquet" else "columns"
+    if isinstance(error, UnicodeError) and is_file:
+        fix = "If it is a table, save it with that encoding."
+    elif kind == "Parquet":
+        fix = "Was it written completely?"
+    elif is_csv(source):
+        fix = "Correct that row."
+    else:
+        is_list = isinstance(source, Sequence) and not is_file
+        fix = f"{'Give (time, mark) pairs, or dicts; each' if is_list else 'Each'} column needs values of one type."
+    return ValueError(f"{name} cannot be read as {kind}: {reason_of(error)}. {fix}")
+
+
+def _read_file(path: Path, head: bytes, columns: Iterable[str] | None, text_columns: Iterable[str]) -> pa.Table:
+    if path.suffix == ".parquet":
+        return pq.read_table(path)
+    if is_csv(path):
+        return _read_csv(path, _delimiter(head), columns, text_columns)
+    text = path.read_text(encoding="utf-8-sig")
+    if path.suffix == ".json":
+        try:
+            return _as_table(json.loads(text))
+        except json.JSONDecodeError:
+            pass  # many .json files hold one object per line
+    return rows_to_table([json.loads(line) for line in text.split("\n") if line.strip()])
+
+
+def _delimiter(head: bytes) -> str:
+    return chr(max(b",;\t|", key=head.split(b"\n", 1)[0].count))
+
+
+def _read_csv(path: Path, delimiter: str, columns: Iterable[str] | None, text_columns: Iterable[str]) -> pa.Table:
+    text = dict.fromkeys(text_columns, pa.dictionary(pa.int32(), pa.string()))
+    convert = pa.csv.ConvertOptions(
+        column_types=text, include_columns=list(dict.fromkeys(columns or ())), strings_can_be_null=bool(text)
+    )
+    try:
+        table = pa.csv.read_csv(path, parse_options=pa.csv.ParseOptions(delimiter=delimiter), convert_options=convert)
+    except pa.ArrowInvalid as error:
+        with open(path, encoding="utf-8") as file:  # raises if the reason is another encoding
+            while file.read(_HEAD):
+                pass
+        quoted = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)  # slower: on one thread
+        try:
+            table = pa.csv.read_csv(path, parse_options=quoted, convert_options=convert)
+        except pa.ArrowInvalid:
+            raise error from None
+    if any(pa.types.is_binary(kind) for kind in table.schema.types):
+        raise UnicodeError("Arrow reads what is not UTF-8 as bytes")
+    return table
+
+
+def _csv_tables(path: Path, text_columns: Sequence[str]) -> Iterator[pa.Table]:
+    _, head = _opened(path)
+    text = dict.fromkeys(text_columns, pa.string())
+    with pa.csv.open_csv(
+        path,
+        read_options=pa.csv.ReadOptions(block_size=_BYTES_AT_ONCE),
+        parse_options=pa.csv.ParseOptions(delimiter=_delimiter(head)),
+        convert_options=pa.csv.ConvertOptions(column_types=text, strings_can_be_null=bool(text)),
+    ) as reader:
+        for batch in reader:
+            yield pa.Table.from_batches([batch])
+
+
+def _json_tables(path: Path) -> Iterator[pa.Table]:
+    with open(path, "rb") as file:
+        # By Python's own parser: a line that is no object ends Arrow's, and the process with it.
+        while lines := file.readlines(_BYTES_AT_ONCE):
+            yield rows_to_table([json.loads(line) for line in lines if line.strip()])
+
+
+def _parquet_tables(path: Path) -> Iterator[pa.Table]:
+    # Not memory-mapped: the pages read so far would count as this process's memory.
+    with pq.ParquetFile(path, buffer_size=2**20) as file:
+        for group in range(file.metadata.num_row_groups):
+            rows = file.metadata.row_group(group)
+            values = max((rows.column(index).num_values for index in range(rows.num_columns)), default=0)
+            at_once = _EVENTS_AT_ONCE * rows.num_rows // max(values, 1)  # lists count by what is in them
+            for batch in file.iter_batches(max(at_once, 1), row_groups=[group]):
+                yield pa.Table.from_batches([batch])
+
+
+# --- objects
+
+
+def _as_table(source: Any) -> pa.Table:
+    if isinstance(source, pa.Table):
+        return source
+    if isinstance(source, pd.DataFrame):
+        return pa.Table.from_pandas(source, preserve_index=False)
+    if hasattr(source, "with_format") and hasattr(source, "features"):  # datasets.Dataset, without importing it
+        return source.with_format("arrow")[:].replace_schema_metadata(source.features.arrow_schema.metadata)
+    if isinstance(source, Mapping):
+        return pa.table({str(name): values for name, values in source.items()})
+    if not isinstance(source, Sequence) or isinstance(source, str | bytes):
+        raise ValueError(f"events come from a path, DataFrame, Dataset, list or dict; got {type(source).__name__}")
+    if source and isinstance(source[0], Mapping):
+        return rows_to_table(source)
+    one = len(source) > 0 and len(source[0]) == 2 and np.ndim(source[0][0]) == 0
+    pairs = [tuple(zip(*piece, strict=True)) or ((), ()) for piece in ([source] if one else source)]
+    return pa.table({"times": [times for times, _ in pairs], "marks": [marks for _, marks in pairs]})
