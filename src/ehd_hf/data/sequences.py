@@ -63,7 +63,7 @@ class EventSequences:
         id2label: name of every mark; its length is the number of marks.
         starts: (S,) float64, when each observation began; NaN where unknown.
         time_unit: name of the unit of `times` ("s", "h", "1e6 s", ...), or None if the source does not say.
-        epochs: (S,) datetime64[ns], the moment each sequence calls 0, if its times came as timestamps.
+        epochs: (S,) datetime64[ns], the timestamp each sequence counts from, if its times came as timestamps.
         resolution: in `time_unit`; if given, the source rounded its times down to multiples of it, and `times` stand
             somewhere inside (see `reading.spread_ties`). People are shown the source's.
     """
@@ -155,10 +155,10 @@ class EventSequences:
         return self.times - self.previous_times()
 
     def timestamps(self, index: int) -> np.ndarray | None:
-        """Moments of one sequence's events as datetime64[ns], exact to the microsecond; None if times were numbers."""
+        """Timestamps of one sequence's events as datetime64[ns], exact to the microsecond; None if times were numbers."""
         if self.epochs is None:
             return None
-        # Float64 carries some tens of years with an error below a microsecond: rounding there gives the source back.
+        # float64 is exact to the microsecond for decades, so rounding restores the source's timestamps.
         microseconds = np.rint(self[index][0] * (unit_in_nanoseconds(self.time_unit or "s") / 1000)).astype(
             "timedelta64[us]"
         )
@@ -465,8 +465,8 @@ def _given_names(id2label: Mapping[int, str]) -> dict[int, str]:
     return labels
 
 
-def _moments(values: pa.Array, offsets: np.ndarray, seq_ids: tuple[Any, ...]) -> np.ndarray:
-    """Numbers as float64, anything that means a moment as datetime64[ns] (UTC); missing is NaN or NaT."""
+def _as_times(values: pa.Array, offsets: np.ndarray, seq_ids: tuple[Any, ...]) -> np.ndarray:
+    """Numbers as float64, timestamps as datetime64[ns] (UTC); missing is NaN or NaT."""
     kind, expected = values.type, "times must be numbers, timestamps or ISO strings"
     if pa.types.is_integer(kind):
         numbers = values.fill_null(0).to_numpy()
@@ -547,7 +547,7 @@ def checked_sequences(
         twice = Counter(seq_ids).most_common(1)[0][0]
         raise ValueError(f"sequence ids must differ; got {twice!r} twice. Renumber them, or leave the column out.")
     marks = _mark_ids(raw_marks, id2label, offsets, seq_ids)
-    times = np.require(_moments(raw_times, offsets, seq_ids), requirements="W")  # Arrow's memory is read-only
+    times = np.require(_as_times(raw_times, offsets, seq_ids), requirements="W")  # Arrow's memory is read-only
     fix = "Remove the event or fill in its time."
     _refuse(~np.isfinite(times), times, offsets, seq_ids, "times must be finite", fix)
     if sort and _backwards(times, offsets).any():  # a log in order of time is in order within its sequences
@@ -566,7 +566,7 @@ def checked_sequences(
     _refuse(~(spans < longest), spans, each, seq_ids, rule, fix)
     starts = np.full(len(seq_ids), np.array("NaN" if times.dtype == np.float64 else "NaT", times.dtype))
     if raw_starts is not None and not pa.types.is_null(raw_starts.type):
-        starts = _moments(raw_starts, each, seq_ids)
+        starts = _as_times(raw_starts, each, seq_ids)
     if len(starts) != len(seq_ids) or starts.dtype != times.dtype:
         got, expected = f"{len(starts)} of {starts.dtype}", f"{len(seq_ids)} of {times.dtype}, as the times are"
         raise ValueError(f"starts must be {expected}; got {got}. Convert them.")
