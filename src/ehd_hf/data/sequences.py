@@ -155,7 +155,7 @@ class EventSequences:
         return self.times - self.previous_times()
 
     def timestamps(self, index: int) -> np.ndarray | None:
-        """Timestamps of one sequence's events as datetime64[ns], exact to the microsecond; None if times were numbers."""
+        """Timestamps of one sequence's events as datetime64[ns], exact to the microsecond; None for numbers."""
         if self.epochs is None:
             return None
         # float64 is exact to the microsecond for decades, so rounding restores the source's timestamps.
