@@ -42,6 +42,8 @@ def read_table(source: Any, *, columns: Iterable[str] | None = None, text_column
         raise
     except Exception as error:  # a damaged file, or an object of another shape, may fail in any way
         raise _unreadable(source, error) from error
+    if table.num_rows == 0 and is_csv(source):
+        raise ValueError(f"{source} has column names but no events. Check how it was written.")
     if table.num_rows == 0:
         raise ValueError(
             "the source holds no events; expected at least one. Check that it is the right file or query."
