@@ -82,7 +82,7 @@ def test_what_is_there_is_not_computed_again_and_a_line_cut_short_is_repaired(fo
     lines = out.read_text().splitlines(keepends=True)
     out.write_text("".join(lines[:6]) + lines[6][:40])  # killed while it wrote the seventh row
     assert run(folders, *FEW, out=out) == 0
-    assert asked[6:] == ["emhd greedy_search", "emhd random_distillation"]
+    assert asked[6:] == ["greedy_search", "random_distillation"]
     timed = {"seconds", "seconds_per_window", "distill_seconds_per_window"}
     assert [{k: v for k, v in row.items() if k not in timed} for row in rows_of(out)] == [
         {k: v for k, v in row.items() if k not in timed} for row in whole
