@@ -180,7 +180,7 @@ def test_both_ways_to_the_papers_answer_give_the_same(bundled):
 
 @pytest.mark.slow
 def test_all_figures_of_explaining_run_and_say_on_which_windows(untimed, monkeypatch, tmp_path):
-    monkeypatch.setattr(benchmarks, "STACKOVERFLOW", tmp_path / "nothing")
+    monkeypatch.setattr(groups, "STACKOVERFLOW", tmp_path / "nothing")
     rows = list(explain.measure(1, size=4, num_greedy=2, num_single=1))
     assert len(rows) == 40 and {row["data"] for row in rows} == {"random events"}
     assert [row["target"] for row in rows if row["target"]] == ["<= 6", "<= 12", "<= 35", ">= 50"]
@@ -226,7 +226,7 @@ def test_an_exponent_is_the_slope_between_logarithms():
 
 
 def test_all_figures_of_scaling_run(untimed, monkeypatch, tmp_path):
-    monkeypatch.setattr(benchmarks, "STACKOVERFLOW", tmp_path / "nothing")
+    monkeypatch.setattr(groups, "STACKOVERFLOW", tmp_path / "nothing")
     rows = list(scaling.along_history(1, lengths=(10, 20, 30), windows=2, certified=1, longest_eights=20))
     assert [row["x"] for row in rows if row.get("series") == scaling.ONE] == [10, 20, 30]
     assert [row["x"] for row in rows if row.get("series") == scaling.EIGHTS] == [10, 20]

@@ -95,7 +95,7 @@ def test_a_sample_without_neighbours_is_refused_for_slides():
 
 def test_a_case_study_is_one_row_json_can_hold():
     generator = np.random.default_rng(0)
-    marks, groups = overlapping(generator, num_sequences=6)
+    marks, groups = generator.integers(6, size=(72, 11)), np.repeat(np.arange(6), 12)
     offsets = np.tile(np.arange(12), 6)
     row = case_study(np.ones_like(marks, dtype=bool), marks, groups, offsets, dict(enumerate("abcdef")))
     assert json.loads(json.dumps(row, allow_nan=False)) == row

@@ -14,6 +14,7 @@ from ehd_hf.data.synthetic import PROCESSES, HawkesProcess, delayed_hawkes
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation.statistics import mean_interval
 from ehd_hf.models.perplexity import dppl, future_log_prob, keep_gradient, log_perplexity
+from ehd_hf.models.window import Window
 from ehd_hf.solvers.base import AtSize, Objective, get_solver
 from ehd_hf.solvers.prefix import RankedBy
 from tasks import causes
@@ -207,7 +208,7 @@ def test_gates_of_0_and_1_equal_deletion(name, conditioning):
                          for row in range(6)])  # fmt: skip
     for rebuilder in ("gate", "compact"):
         output = future_log_prob(
-            TrueLikelihood(process), *window, K, kept.double(), conditioning=conditioning, rebuilder=rebuilder
+            TrueLikelihood(process), Window(*window, K), kept.double(), conditioning=conditioning, rebuilder=rebuilder
         )
         np.testing.assert_allclose(output.log_prob, expected, rtol=1e-9, atol=1e-12)
 
@@ -222,9 +223,9 @@ def test_padding_in_front_changes_nothing():
     )
     keep = torch.rand(2, L, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     for how in ("paper", "survival"):
-        plain = future_log_prob(TrueLikelihood(process), times, marks, mask, K, keep, conditioning=how)
+        plain = future_log_prob(TrueLikelihood(process), Window(times, marks, mask, K), keep, conditioning=how)
         wide = torch.cat([torch.full((2, 3), 0.5, dtype=torch.float64), keep], 1)
-        other = future_log_prob(TrueLikelihood(process), *padded, K, wide, conditioning=how)
+        other = future_log_prob(TrueLikelihood(process), Window(*padded, K), wide, conditioning=how)
         torch.testing.assert_close(other.log_prob, plain.log_prob)
 
 
@@ -247,12 +248,12 @@ def test_slopes_in_the_gates_equal_finite_differences(name, conditioning):
     window = random_window(PROCESSES[name](), L + K, 9, num_rows=2)
 
     def value(gates):
-        return -log_perplexity(model, *window, K, gates, conditioning=conditioning)
+        return -log_perplexity(model, Window(*window, K), gates, conditioning=conditioning)
 
     inside = 0.1 + 0.8 * torch.rand(2, L, generator=torch.Generator().manual_seed(10), dtype=torch.float64)
     # With all events kept one side is left to look at, and the last kept time moves in that direction only.
     for gates, above, below in ((inside, 1e-6, 1e-6), (torch.ones(2, L, dtype=torch.float64), 0.0, 1e-7)):
-        slopes = keep_gradient(model, *window, K, gates, conditioning=conditioning)
+        slopes = keep_gradient(model, Window(*window, K), gates, conditioning=conditioning)
         for event in range(L):
             step = torch.zeros(2, L, dtype=torch.float64)
             step[:, event] = 1
@@ -263,10 +264,12 @@ def test_slopes_in_the_gates_equal_finite_differences(name, conditioning):
 def test_every_solver_searches_with_the_true_likelihood():
     process = delayed_hawkes()
     window = [values.float() if values.is_floating_point() else values for values in random_window(process, L + K, 11)]
-    objective = Objective(TrueLikelihood(process), *window, K, conditioning="survival")
+    objective = Objective(TrueLikelihood(process), Window(*window, K), conditioning="survival")
     for name in ("greedy_search", "integrated_gradient", "leave_one_out", "backward_elimination", "shapley"):
         found = get_solver(name).solve(objective, AtSize(3), generator=torch.Generator().manual_seed(0))
-        again = dppl(TrueLikelihood(process), *window, K, (~found.distill_mask).float(), conditioning="survival")
+        again = dppl(
+            TrueLikelihood(process), Window(*window, K), (~found.distill_mask).float(), conditioning="survival"
+        )
         torch.testing.assert_close(found.dppl_left, again, rtol=1e-4, atol=1e-5)
 
 

@@ -10,9 +10,9 @@ import evaluate as script
 import report
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.synthetic import delayed_hawkes
-from ehd_hf.evaluation import scores as evaluation
 from ehd_hf.models.ehd import EHDDistillerModel
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
+from tasks import windows as evaluation
 
 FEW = ["--tasks", "ehed", "emhd", "--solvers", "greedy_search", "random_distillation", "--limit", "30"]
 
@@ -70,12 +70,10 @@ def test_one_row_per_task_and_solver_with_recency_always_among_them(folders, tmp
     assert 1 < rows[0]["size"] < 6 and rows[1]["evaluations"] <= 3 < rows[2]["evaluations"]
 
 
-def test_what_is_there_is_not_computed_again_and_a_line_cut_short_is_repaired(
-    script, folders, tmp_path, capsys, monkeypatch
-):
+def test_what_is_there_is_not_computed_again_and_a_line_cut_short_is_repaired(folders, tmp_path, capsys, monkeypatch):
     out, asked = tmp_path / "rows.jsonl", []
     solve = evaluation.solver_answers
-    monkeypatch.setattr(evaluation, "solver_answers", lambda *a, **k: (asked.append(k["name"]), solve(*a, **k))[1])
+    monkeypatch.setattr(evaluation, "solver_answers", lambda *a, **k: (asked.append(a[0].name), solve(*a, **k))[1])
     assert run(folders, *FEW, out=out) == 0
     table, whole = capsys.readouterr().out, rows_of(out)
     assert len(asked) == 6
@@ -84,7 +82,7 @@ def test_what_is_there_is_not_computed_again_and_a_line_cut_short_is_repaired(
     lines = out.read_text().splitlines(keepends=True)
     out.write_text("".join(lines[:6]) + lines[6][:40])  # killed while it wrote the seventh row
     assert run(folders, *FEW, out=out) == 0
-    assert asked[6:] == ["emhd greedy_search", "emhd random_distillation"]
+    assert asked[6:] == ["greedy_search", "random_distillation"]
     timed = {"seconds", "seconds_per_window", "distill_seconds_per_window"}
     assert [{k: v for k, v in row.items() if k not in timed} for row in rows_of(out)] == [
         {k: v for k, v in row.items() if k not in timed} for row in whole

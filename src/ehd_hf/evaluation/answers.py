@@ -8,7 +8,8 @@ spared), `distiller+prune` (as explanations are pruned: also one swap), `recency
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
@@ -28,6 +29,7 @@ from .scores import in_double
 from .statistics import mean_interval
 
 Row = dict[str, Any]
+Batches = Generator[tuple[slice, Objective], None, None]
 
 BATCH_SIZE = 250  # windows searched at once
 DISTILLER = "distiller"  # stands among the solvers' names
@@ -98,7 +100,7 @@ def objectives(
     conditioning: Conditioning,
     batch_size: int = BATCH_SIZE,
     progress: str | None = None,
-) -> Iterator[tuple[slice, Objective]]:
+) -> Batches:
     """All windows, a batch at a time: which they are, and their objective. `progress` names a bar, if one is shown."""
     with tqdm(total=len(windows), unit="windows", desc=progress, disable=progress is None) as bar:
         for first in range(0, len(windows), batch_size):
@@ -109,19 +111,18 @@ def objectives(
             bar.update(rows.stop - rows.start)
 
 
-def answer_windows(
-    answer: Callable[[Objective, slice], SolverResult], batches: Iterable[tuple[slice, Objective]]
-) -> Answers:
+def answer_windows(answer: Callable[[Objective, slice], SolverResult], batches: Batches) -> Answers:
     """What `answer` gives on the batches of `objectives`; all evaluations of an objective count as its own."""
     fields = ("distill_mask", "dppl_left", "dppl_distilled", "reached")
     pieces: dict[str, list[np.ndarray]] = {field: [] for field in (*fields, "num_evaluations")}
     began = time.perf_counter()
-    for rows, objective in batches:
-        result = answer(objective, rows)
-        for field in fields:
-            array = getattr(result, field).cpu().numpy()
-            pieces[field].append(array.astype(np.float64) if field.startswith("dppl") else array)
-        pieces["num_evaluations"].append(objective.num_evaluations.cpu().numpy())
+    with closing(batches):  # an error ends the bar before it is told
+        for rows, objective in batches:
+            result = answer(objective, rows)
+            for field in fields:
+                array = getattr(result, field).cpu().numpy()
+                pieces[field].append(array.astype(np.float64) if field.startswith("dppl") else array)
+            pieces["num_evaluations"].append(objective.num_evaluations.cpu().numpy())
     seconds = time.perf_counter() - began
     whole: Any = {field: np.concatenate(values) for field, values in pieces.items()}
     return Answers(**whole, seconds=seconds)
