@@ -291,7 +291,19 @@ def test_the_dictionary_survives_a_round_trip_through_json(moments, seq_id):
     explanation = make(moments=moments, seq_id=seq_id)
     plain = explanation.to_dict()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain == json.loads(explanation.to_json(indent=2))
-    names = {"seq_id", "window", "distilled", "left", "future", "epsilon", "share", "size", "delta", "status", "curve"}
+    names = {
+        "seq_id",
+        "window",
+        "distilled",
+        "left",
+        "future",
+        "epsilon",
+        "share",
+        "asked_size",
+        "delta",
+        "status",
+        "curve",
+    }
     assert names <= set(plain)
     time = "2026-03-01T11:45:00.000000000" if moments else 3.75
     assert plain["distilled"][1] == {"position": 3, "time": time, "mark": "ticket", "score": 0.4}
@@ -300,7 +312,7 @@ def test_the_dictionary_survives_a_round_trip_through_json(moments, seq_id):
     assert plain["status"] == "explained" and plain["certified"] is True
     assert plain["one_minimal"] is None and plain["curve"] is None
     asked = make(share=0.7, delta=0.5, one_minimal=True, curve=(0.0, -1.5)).to_dict()
-    assert (asked["epsilon"], asked["share"], asked["size"], asked["delta"]) == (None, 0.7, None, 0.5)
+    assert (asked["epsilon"], asked["share"], asked["asked_size"], asked["delta"]) == (None, 0.7, None, 0.5)
     assert asked["curve"] == [0.0, -1.5] and asked["one_minimal"] is True
 
 

@@ -323,7 +323,7 @@ def test_many_sequences_in_one_call_equal_one_call_each(explainer):
     together = explainer.explain(sequences)
     assert [answer.seq_id for answer in together] == list(range(25))
     assert all(close(answer, explainer.explain(one)) for answer, one in zip(together, sequences, strict=True))
-    assert len({len(answer.history) for answer in together}) > 5
+    assert len({len(answer.history) for answer in together}) > 3
 
 
 def test_many_futures_in_one_call_equal_one_call_each(explainer):
@@ -622,12 +622,20 @@ BAD = {
     "a future of True": (lambda: PAIRS, {"future": True}, "got True"),
     "a future as text": (lambda: PAIRS, {"future": "5"}, "got '5'"),
     "half an event": (lambda: PAIRS, {"future": 2.5}, "got 2.5"),
-    "a history of none": (lambda: PAIRS, {"history": 0}, "history must be a number of events of at least 1; got 0"),
+    "a history of none": (
+        lambda: PAIRS,
+        {"history": 0},
+        'history must be a number of events of at least 1, or "all"; got 0',
+    ),
     "a history of True": (lambda: PAIRS, {"history": True}, "got True"),
     "a missing time": (lambda: [*PAIRS[:-1], (float("nan"), "alert")], {}, "times must be finite; got nan"),
     "a missing mark": (lambda: [*PAIRS[:-1], (99.0, None)], {}, "marks must not be missing"),
     "events out of order": (unsorted, {}, "times must not decrease within a sequence"),
-    "too many events": (lambda: [(float(i), 0) for i in range(4097)], {}, "max_length = 4096 events; got 4097"),
+    "too many events": (
+        lambda: [(float(i), 0) for i in range(4097)],
+        {"history": "all"},
+        "max_length = 4096 events; got 4097",
+    ),
     "one piece of many bad": (lambda: [PAIRS, PAIRS[:2]], {}, "sequence 1 has 2 events"),
     "neither one nor two columns": (lambda: np.zeros((7, 3)), {}, "events come from"),
     "a list of numbers": (lambda: [1.0, 2.0, 3.0], {}, "sequence: .*pairs"),
