@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from ehd_hf.models.window import Window
 
 from ehd_hf.models.perplexity import (
     dppl,
@@ -14,6 +13,7 @@ from ehd_hf.models.perplexity import (
     log_perplexity,
     log_perplexity_of_masks,
 )
+from ehd_hf.models.window import Window
 from helpers import AdditiveMTPP, PoissonMTPP, random_window, slow_log_prob, tiny_fullynn
 
 B, S, L, K, C = 3, 5, 7, 4, 6
