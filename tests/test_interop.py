@@ -1,16 +1,13 @@
 """Explanations where other tools expect them: called like a pipeline, as attributions, as tables and files."""
 
-import json
-
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from ehd_hf.data.reading import read_events
 from ehd_hf.explain.explainer import EHDDistiller, load_example
-from ehd_hf.explain.explanation import explanations_to_frame, write_explanations
+from ehd_hf.explain.explanation import explanations_to_frame
 from helpers import AdditiveMTPP
 
 WEIGHT = [[0.0, 3.0, 0.2], [0.5, 0.0, 0.1], [0.0, 0.2, 1.0]]
@@ -126,7 +123,6 @@ def test_many_explanations_are_one_table(explainer):
     assert frame["seq_id"].tolist() == [0, 1] and frame["num_history"].tolist() == [5, 2]
     assert frame["positions"].tolist() == [[event.position for event in answer.distilled] for answer in answers]
     assert frame["dppl_left"].tolist() == [answer.dppl_left for answer in answers]
-    assert frame["text"].tolist() == [str(answer) for answer in answers]
     events = explanations_to_frame(answers, per="event")
     assert len(events) == 13 and list(events.columns[:2]) == ["explanation", "seq_id"]
     roles = events.groupby("explanation")["role"].value_counts()
@@ -134,47 +130,6 @@ def test_many_explanations_are_one_table(explainer):
     assert explanations_to_frame([], per="event").empty and explanations_to_frame([]).empty
     with pytest.raises(ValueError, match="explanation or event"):
         explanations_to_frame(answers, per="mark")
-
-
-@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv"])
-def test_files_hold_what_the_explanations_say(explainer, tmp_path, suffix):
-    answers, out = explainer.explain([EVENTS, OTHER], share=0.6), tmp_path / "deep" / f"answers{suffix}"
-    assert write_explanations(iter(answers), out) == 2
-    if suffix == ".parquet":
-        rows = pq.read_table(out).to_pylist()
-        assert rows[0]["times"] == [event.time for event in answers[0].distilled] and rows[1]["share"] == 0.6
-    elif suffix == ".jsonl":
-        rows = [json.loads(line) for line in out.read_text().splitlines()]
-        assert rows[0] == json.loads(answers[0].to_json())
-    else:
-        rows = pd.read_csv(out).to_dict("records")
-        assert rows[0]["marks"] == "; ".join(event.mark for event in answers[0].distilled)
-    assert [row["dppl_left"] for row in rows] == pytest.approx([answer.dppl_left for answer in answers])
-    assert [path.name for path in out.parent.iterdir()] == [out.name]
-
-
-def test_moments_stay_moments_in_parquet(bundled, tmp_path):
-    answer = bundled.explain(load_example("incidents"))
-    write_explanations([answer], tmp_path / "answers.parquet")
-    (row,) = pq.read_table(tmp_path / "answers.parquet").to_pylist()
-    assert [np.datetime64(time) for time in row["future_times"]] == [event.time for event in answer.future]
-
-
-def test_a_file_is_replaced_only_when_all_is_written(explainer, tmp_path):
-    out = tmp_path / "answers.jsonl"
-    out.write_text("precious\n")
-
-    def failing():
-        yield explainer.explain(EVENTS)
-        raise RuntimeError("the plug was pulled")
-
-    with pytest.raises(RuntimeError, match="plug"):
-        write_explanations(failing(), out)
-    assert out.read_text() == "precious\n" and [path.name for path in tmp_path.iterdir()] == ["answers.jsonl"]
-    with pytest.raises(ValueError, match="got none"):
-        write_explanations([], out)
-    with pytest.raises(ValueError, match=r".parquet, .jsonl, .csv; got 'answers.xlsx'"):
-        write_explanations([], tmp_path / "answers.xlsx")
 
 
 def test_dates_are_told_without_a_time_of_day(bundled, tmp_path):

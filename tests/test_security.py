@@ -18,7 +18,7 @@ from transformers import AutoModel
 from ehd_hf import EHDDistiller, FullyNNConfig, FullyNNModel, load_events, load_windows
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.sources import load_source
-from ehd_hf.data.windows import make_whole
+from ehd_hf.data.windows import make_crops
 from ehd_hf.models.ranking import RankingDistillerModel
 from ehd_hf.present.cards import check_card
 from ehd_hf.present.tables import plain_markdown
@@ -148,7 +148,7 @@ def test_a_checkpoint_to_resume_from_is_never_unpickled(model, tmp_path, sentine
         torch.save(Payload(sentinel), checkpoint / name)
     (checkpoint / "progress.json").write_text('{"progress": {}, "args": {}}')
     with pytest.raises(ValueError, match="cannot be read"):
-        Trainer(model, args, make_whole(EVENTS)).train(resume=True)
+        Trainer(model, args, make_crops(EVENTS, length=4)).train(resume=True)
 
 
 def test_a_run_saved_beside_a_model_is_data_and_nothing_else(tmp_path, sentinel):
