@@ -14,7 +14,6 @@ except ImportError as error:
 
 import base64
 import ctypes
-import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -38,8 +37,9 @@ from transformers.utils import logging as transformers_logging
 from .data.reading import Read, Reading, read_events
 from .data.sequences import EventSequences, nearest
 from .data.synthetic import example_log
-from .explain.explainer import EHDDistiller, list_pretrained, load_example
+from .explain.explainer import EHDDistiller, load_example
 from .explain.explanation import Explanation
+from .hub.fetch import list_pretrained
 from .present.pages import explanation_page
 from .present.report import HISTORY
 from .training.recipe import reading_of
@@ -130,9 +130,7 @@ def open_models(model: str) -> dict[str, Opened]:
     """The given model first, then the bundled ones."""
     opened = {}
     for name in dict.fromkeys([model, *list_pretrained()]):
-        config = Path(name) / "config.json"
-        alone = config.is_file() and "mtpp_config" not in json.loads(config.read_text(encoding="utf-8"))
-        explainer = EHDDistiller.from_mtpp(name) if alone else EHDDistiller.from_pretrained(name)
+        explainer = EHDDistiller.from_pretrained(name)
         opened[name] = Opened(explainer, reading_of(name, explainer))
     return opened
 
