@@ -14,7 +14,6 @@ except ImportError as error:
 
 import base64
 import ctypes
-import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 from time import sleep
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,8 +42,6 @@ from .explain.explainer import EHDDistiller, load_example
 from .explain.explanation import Explanation
 from .hub.fetch import list_pretrained
 from .present.pages import explanation_page
-from .present.report import HISTORY
-from .training.recipe import reading_of
 
 # What one request may cost: megabytes and events to read, events to score, people waiting, answers made at once.
 MAX_MEGABYTES, MAX_EVENTS = 10, 200_000
@@ -121,28 +118,15 @@ def from_page(values: Sequence[Any]) -> tuple[Source, Asked]:
     return Source(*values[:count]), Asked(*values[count:])
 
 
-class Opened(NamedTuple):
-    """A model, and how its events are read."""
-
-    explainer: EHDDistiller
-    reading: Reading
-
-
-def open_models(model: str) -> dict[str, Opened]:
+def open_models(model: str) -> dict[str, EHDDistiller]:
     """The given model first, then the bundled ones."""
-    opened = {}
-    for name in dict.fromkeys([model, *list_pretrained()]):
-        config = Path(name) / "config.json"
-        alone = config.is_file() and "mtpp_config" not in json.loads(config.read_text(encoding="utf-8"))
-        explainer = EHDDistiller.from_mtpp(name) if alone else EHDDistiller.from_pretrained(name)
-        opened[name] = Opened(explainer, reading_of(name, explainer))
-    return opened
+    return {name: EHDDistiller.from_pretrained(name) for name in dict.fromkeys([model, *list_pretrained()])}
 
 
 class Service:
     """Reads events and explains them with models that no request changes."""
 
-    def __init__(self, models: Mapping[str, Opened]) -> None:
+    def __init__(self, models: Mapping[str, EHDDistiller]) -> None:
         self.models = models
 
     def read(self, source: Source) -> Read:
@@ -181,7 +165,7 @@ class Service:
         size = _count("the size", asked.size, MAX_HISTORY)
         target: dict[str, Any] = {SHARE: asked.share, EPSILON: asked.epsilon, SIZE: size}
         # The conditioning belongs to the explainer: a new one shares the weights and leaves the old one as it is.
-        explainer = EHDDistiller(self.models[source.model].explainer.model, conditioning=asked.conditioning)
+        explainer = EHDDistiller(self.models[source.model].model, conditioning=asked.conditioning)
         answer: Any = explainer.explain(
             one,
             future=num_future,
@@ -205,10 +189,10 @@ class Service:
 
     def defaults(self, model: str) -> dict[str, Any]:
         """Values of future, history, target, share, epsilon, size and conditioning: as the model was trained."""
-        explainer = self.models[model].explainer
+        explainer = self.models[model]
         return {
             "future": min(explainer.future or 5, MAX_FUTURE),
-            "history": min(getattr(explainer.model.config, "history", HISTORY), MAX_HISTORY),
+            "history": min(explainer.history, MAX_HISTORY),
             "target": SHARE if explainer.epsilon is None else EPSILON,
             SHARE: explainer.share or 0.7,
             EPSILON: explainer.epsilon or 0.5,

@@ -59,7 +59,7 @@ def test_target_and_conditioning_are_used(service, target, value, conditioning):
     answer = explain(service, target=target, conditioning=conditioning, **{target: value})
     assert getattr(answer, target) == value and answer.conditioning == conditioning
     assert [answer.share, answer.epsilon, answer.size].count(None) == 2
-    assert service.models["incidents"].explainer.conditioning == "survival"  # nobody changes what all share
+    assert service.models["incidents"].conditioning == "survival"  # nobody changes what all share
 
 
 def test_a_model_begins_with_what_it_was_trained_for(service):

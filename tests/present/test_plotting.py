@@ -7,12 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from ehd_hf.present.picture import (
-    MAX_LANES,
-    THEMES,
-    _duration,
-    explanation_plot,
-)
+from ehd_hf.present.picture import MAX_LANES, THEMES, _duration
 from explanations import HOSTILE, made
 from explanations import MARKS as MARKS_MADE
 
@@ -153,8 +148,3 @@ def test_durations_read_as_people_say_them(seconds, said):
     assert _duration((begin, begin + np.timedelta64(round(seconds * 1e9), "ns")), "h") == said
     assert _duration((1.0, 3.5), "h") == "2.5 h" and _duration((1.0, 3.5), None) == "time 2.5"
     assert _duration((1.0, 3.5), "1e6 s") == "2.5 x 1e6 s"
-
-
-def test_an_explanation_without_events_is_refused():
-    with pytest.raises(ValueError, match="needs at least one event; got none"):
-        explanation_plot(made().to_frame()[:0])

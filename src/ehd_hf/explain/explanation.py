@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -282,27 +282,7 @@ class Explanation:
         """
         from ..present.picture import explanation_plot  # matplotlib takes a while to import
 
-        limit, something = self.limit, self._explains_something
-        return explanation_plot(
-            self.to_frame(),
-            title,
-            self.time_unit,
-            intensity=self.intensity if mark is None else self._intensity_of(mark),
-            mark=mark,
-            tradeoff=None if self.curve is None else self.tradeoff(),
-            reached=self.explained_share,
-            target=limit / self.dppl_empty if limit is not None and something else None,
-            theme=theme,
-        )
-
-    def _intensity_of(self, mark: str) -> Intensity:
-        curves = self.intensity
-        if curves is None:
-            raise ValueError("This explanation has no intensities. Ask for them: explain(..., intensities=True).")
-        if mark not in curves.marks:
-            raise ValueError(f"mark must be one of {', '.join(curves.marks)}, the future's; got {mark!r}.")
-        row = curves.marks.index(mark)
-        return replace(curves, whole=curves.whole_by_mark[row], left=curves.left_by_mark[row])
+        return explanation_plot(self, title, mark=mark, theme=theme)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per event of the window: position, time, mark, role (distilled, left or future), score."""

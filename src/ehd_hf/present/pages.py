@@ -14,13 +14,14 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from .. import __version__
+from ..explain.explanation import Explanation, Intensity
 
 STATUSES = {
     "certified": "certified",
@@ -32,7 +33,7 @@ STATUSES = {
 _LONGEST_NAME, _LONGEST_LINE = 120, 2000
 
 
-def explanation_page(explanation: Any, title: str | None = None, *, embedded: bool = False) -> str:
+def explanation_page(explanation: Explanation, title: str | None = None, *, embedded: bool = False) -> str:
     """One `Explanation` as an interactive page; or, embedded in another, without head and foot and all unfolded."""
     marks = {mark: index for index, mark in enumerate(dict.fromkeys(_marks_of(explanation)))}
     name = "This window" if explanation.seq_id is None else f"Sequence {explanation.seq_id}"
@@ -42,7 +43,7 @@ def explanation_page(explanation: Any, title: str | None = None, *, embedded: bo
     )
 
 
-def explanation_fragment(explanation: Any) -> str:
+def explanation_fragment(explanation: Explanation) -> str:
     """One `Explanation` as a picture and its text, without script: what notebooks show, trusted or not."""
     buffer = io.BytesIO()
     explanation.plot().savefig(buffer, format="png", dpi=110)
@@ -54,46 +55,50 @@ def explanation_fragment(explanation: Any) -> str:
     )
 
 
-def report_page(
-    explanations: Sequence[Any],
-    places: Sequence[Mapping[str, str]],
-    *,
-    title: str,
-    about: str,
-    marks: Sequence[str],
-    facts: Sequence[Mapping[str, str]],
-    notes: Sequence[Mapping[str, Any]],
-    mtpp_rows: Sequence[Mapping[str, Any]],
-    mtpp_columns: Sequence[Any],
-    process_note: str,
-    summary: Mapping[str, Any],
-    summary_note: str,
-    mark_columns: Sequence[Any],
-    ours: str,
-) -> str:
-    """The report of a data set.
+class ReportContent(NamedTuple):
+    """What the report of a data set says.
 
-    Args:
-        explanations: those that can be looked at, in the order of the data.
+    Attributes:
+        explanations: those to look at, in the order of the data.
         places: for each its `name` and `where` it lies.
         marks: names of all marks, in the model's order.
         facts: `name`, `value` and `more` of the figures on top.
         notes: `text`, and whether it is a `caution`.
         mtpp_rows, mtpp_columns: the table of models, `qq` in the rows; the model explained is called `ours`.
         process_note, summary_note: what the numbers were computed on.
-        summary: of `html_report.summarize`: `sizes`, `reach`, `mark_shares`.
+        summary: of `report.summarize`: `sizes`, `reach`, `mark_shares`.
         mark_columns: of the table of marks.
     """
-    index = {mark: number for number, mark in enumerate(marks)}
+
+    explanations: Sequence[Explanation]
+    places: Sequence[Mapping[str, str]]
+    title: str
+    about: str
+    marks: Sequence[str]
+    facts: Sequence[Mapping[str, str]]
+    notes: Sequence[Mapping[str, Any]]
+    mtpp_rows: Sequence[Mapping[str, Any]]
+    mtpp_columns: Sequence[Any]
+    process_note: str
+    summary: Mapping[str, Any]
+    summary_note: str
+    mark_columns: Sequence[Any]
+    ours: str
+
+
+def report_page(content: ReportContent) -> str:
+    """Render the report of a data set."""
+    index = {mark: number for number, mark in enumerate(content.marks)}
+    summary = content.summary
     shares = sorted(
         summary["mark_shares"], key=lambda row: (row["num_events"] < _SELDOM, row["expected"] - row["share"])
     )
     often = [row for row in shares if row["num_events"] >= _SELDOM] or shares
     shown = often if len(often) <= 24 else [*often[:12], *often[-12:]]  # the most and the least preferred
-    data = _page_data(explanations, index, places) | {
+    data = _page_data(content.explanations, index, content.places) | {
         "calibration": [
-            {"model": row["model"], "qq": row["qq"], "series": 2 if row["model"] == ours else min(number, 1)}
-            for number, row in enumerate(mtpp_rows)
+            {"model": row["model"], "qq": row["qq"], "series": 2 if row["model"] == content.ours else min(number, 1)}
+            for number, row in enumerate(content.mtpp_rows)
         ],
         "sizes": summary["sizes"],
         "reach": summary["reach"],
@@ -103,23 +108,23 @@ def report_page(
     kinds = {kind for one in data["explanations"] for kind in one["kinds"]}
     return _page(
         "report.html.j2",
-        title,
+        content.title,
         data,
-        about=about,
-        facts=facts,
-        notes=notes,
-        mtpp_rows=mtpp_rows,
-        mtpp_columns=mtpp_columns,
-        ours=ours,
-        process_note=process_note,
+        about=content.about,
+        facts=content.facts,
+        notes=content.notes,
+        mtpp_rows=content.mtpp_rows,
+        mtpp_columns=content.mtpp_columns,
+        ours=content.ours,
+        process_note=content.process_note,
         calibration_alt="Quantiles of rescaled times. KS distance from Exp(1): "
-        + "; ".join(f"{row['model']} {row['ks']:.3f}" for row in mtpp_rows),
+        + "; ".join(f"{row['model']} {row['ks']:.3f}" for row in content.mtpp_rows),
         sizes_alt=_sizes_alt(summary["sizes"]),
         reach_alt=_reach_alt(summary["reach"]),
         marks_alt=f"Shares of {len(shown)} marks' events that are distilled; the table beside it holds the numbers.",
-        summary_note=summary_note,
+        summary_note=content.summary_note,
         mark_rows=shares,
-        mark_columns=mark_columns,
+        mark_columns=content.mark_columns,
         marks_note="Preferred most on top; with 95 % intervals over sequences, and corrected for the number of marks."
         + (
             f" {len(shown)} of {len(shares)} marks: the others, in the middle or seldom, are only in the table."
@@ -137,7 +142,7 @@ _LARGEST_SHARE = 3.0  # beyond, the whole history explains next to nothing, and 
 _SHARE_KEYS = ("label", "share", "expected", "recency", "low", "high", "significant")
 
 
-def window_data(explanation: Any, marks: Mapping[str, int], name: str, where: str) -> dict[str, Any]:
+def window_data(explanation: Explanation, marks: Mapping[str, int], name: str, where: str) -> dict[str, Any]:
     """What the page's script needs to draw one explanation: plain numbers, few digits, marks by number."""
     events = explanation.history + explanation.future
     first = events[0].time
@@ -145,7 +150,6 @@ def window_data(explanation: Any, marks: Mapping[str, int], name: str, where: st
     recent = sum(explanation.distill_mask[len(explanation.distill_mask) - size :]) if size else 0
     curve, is_share = _curve(explanation)
     limit, share = explanation.limit, explanation.explained_share
-    has_target = limit is not None and share is not None
     kinds = [
         *(["certified"] if explanation.certified else []),
         "met" if explanation.constraint_met else "missed",
@@ -168,16 +172,16 @@ def window_data(explanation: Any, marks: Mapping[str, int], name: str, where: st
         "curve": curve,
         "isShare": is_share,
         "reached": _plain(share),
-        "target": _plain(limit / explanation.dppl_empty) if has_target else None,
+        "target": None if limit is None or share is None else _plain(limit / explanation.dppl_empty),
         "intensity": None,
     }
     if explanation.intensity is not None:
-        data["intensity"] = _intensity(explanation, marks)
+        data["intensity"] = _intensity(explanation, explanation.intensity, marks)
     return data
 
 
 def _page_data(
-    explanations: Sequence[Any], marks: Mapping[str, int], places: Sequence[Mapping[str, str]]
+    explanations: Sequence[Explanation], marks: Mapping[str, int], places: Sequence[Mapping[str, str]]
 ) -> dict[str, Any]:
     first = explanations[0]
     return {
@@ -247,7 +251,7 @@ def _plain(value: Any) -> Any:
 
 
 def _since(times: Any, first: Any) -> np.ndarray:
-    """Times since `first`; moments in milliseconds."""
+    """Times since `first`; of timestamps in milliseconds."""
     if isinstance(first, np.datetime64):
         return (np.array(times, dtype="datetime64[ns]") - first).astype("timedelta64[ns]").astype(np.int64) / 1e6
     return np.array(times, dtype=float) - float(first)
@@ -259,7 +263,7 @@ def _rounded(since: np.ndarray) -> list[float]:
     return [int(value) if value == int(value) else value for value in np.round(since, max(digits, 0)).tolist()]
 
 
-def _curve(explanation: Any) -> tuple[list[float] | None, bool]:
+def _curve(explanation: Explanation) -> tuple[list[float] | None, bool]:
     """The trade-off as shares where there are any, else as dppl_left."""
     if explanation.curve is None:
         return None, False
@@ -271,9 +275,9 @@ def _curve(explanation: Any) -> tuple[list[float] | None, bool]:
     return [_plain(value) for value in values / whole], is_share
 
 
-def _intensity(explanation: Any, marks: Mapping[str, int]) -> dict[str, Any]:
+def _intensity(explanation: Explanation, curves: Intensity, marks: Mapping[str, int]) -> dict[str, Any]:
     """Curves in 16 bits a number: times within history and future, values below the largest of each pair."""
-    curves, first = explanation.intensity, explanation.history[0].time
+    first = explanation.history[0].time
     points = _since(curves.times, first)
     split, end = _since([explanation.history[-1].time, explanation.future[-1].time], first)
     in_history = np.arange(len(points)) < curves.split
@@ -299,7 +303,7 @@ def _packed(values: np.ndarray) -> str:
     return base64.b64encode(np.rint(values.clip(0, 1) * 65535).astype("<u2").tobytes()).decode()
 
 
-def _marks_of(explanation: Any) -> list[str]:
+def _marks_of(explanation: Explanation) -> list[str]:
     curves = () if explanation.intensity is None else explanation.intensity.marks
     return [*(event.mark for event in explanation.history + explanation.future), *curves]
 

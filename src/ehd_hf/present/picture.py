@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from ..explain.explanation import Explanation, Intensity
 from ..files import replaced_when_done
 
 # Okabe and Ito: eight colours told apart with every common colour vision, here without the yellow, pale on white.
@@ -66,34 +68,20 @@ _LOGARITHMIC_FROM = 30  # times the median: above that a linear axis shows the p
 
 
 def explanation_plot(
-    frame: pd.DataFrame,
-    title: str | None = None,
-    time_unit: str | None = None,
-    *,
-    intensity: Any = None,
-    mark: str | None = None,
-    tradeoff: pd.DataFrame | None = None,
-    reached: float | None = None,
-    target: float | None = None,
-    theme: str = "light",
+    explanation: Explanation, title: str | None = None, *, mark: str | None = None, theme: str = "light"
 ) -> Figure:
-    """One window: its events by mark, the history and beside it what followed, each on its own scale of time; below,
-    the intensity with and without the distilled events (or the scores, where there is none); and how much is explained
-    by how few.
+    """Draw one window: its events by mark, history and future each on its own time scale; below, the intensity with
+    and without the distilled events (the scores, if there are no intensities); and the trade-off, if there is one.
 
     Args:
-        frame: of `Explanation.to_frame()`: time, mark, role (distilled, left or future), score.
-        time_unit: for the axes; not needed for moments.
-        intensity: of an explanation, with `times`, `whole` and `left`, (Q,) each, the first `split` in the history.
-        mark: whose intensity that is; of all together if not given.
-        tradeoff: of `Explanation.tradeoff()`: size, dppl_left, explained_share.
-        reached, target: the explained share of the answer, and the one that was asked for.
+        mark: draw the intensity of this mark; by default of all marks together.
         theme: "light" or "dark".
     """
-    if frame.empty:
-        raise ValueError("a plot of an explanation needs at least one event; got none.")
     if theme not in THEMES:
         raise ValueError(f"theme must be one of {', '.join(THEMES)}; got {theme!r}.")
+    frame, time_unit = explanation.to_frame(), explanation.time_unit
+    intensity = explanation.intensity if mark is None else _intensity_of(explanation, mark)
+    tradeoff = None if explanation.curve is None else explanation.tradeoff()
     ink = THEMES[theme]
     lane, names = _lanes(frame)
     heights = [0.45 + 0.2 * len(names), 1.3, *([1.5] if tradeoff is not None else [])]
@@ -139,13 +127,23 @@ def explanation_plot(
             figure.legend(handles=handles, loc="outside lower center", ncols=3)
         else:
             ((curve, words),) = rows[1].subgridspec(1, 2, width_ratios=[1.2, 1]).subplots(squeeze=False)
-            _draw_tradeoff(curve, tradeoff, int((frame["role"] == "distilled").sum()), reached, target, ink)
+            _draw_tradeoff(curve, tradeoff, explanation, ink)
             words.axis("off")
             words.legend(handles=handles, loc="center left", borderaxespad=0)
         if title:
             size = STYLE["axes.titlesize"]
             figure.suptitle(_drawable(title), x=0.01, ha="left", fontsize=size, parse_math=False)
     return figure
+
+
+def _intensity_of(explanation: Explanation, mark: str) -> Intensity:
+    curves = explanation.intensity
+    if curves is None:
+        raise ValueError("This explanation has no intensities. Ask for them: explain(..., intensities=True).")
+    if mark not in curves.marks:
+        raise ValueError(f"mark must be one of {', '.join(curves.marks)}, the future's; got {mark!r}.")
+    row = curves.marks.index(mark)
+    return replace(curves, whole=curves.whole_by_mark[row], left=curves.left_by_mark[row])
 
 
 def _themed(ink: Theme) -> dict[str, Any]:
@@ -185,27 +183,27 @@ def _draw_events(axes: Axes, part: pd.DataFrame, lane: dict[str, int], frame: pd
     times, role, sizes = part["time"].to_numpy(), part["role"].to_numpy(), _dot_sizes(frame, part)
     looks: dict[str, dict[str, Any]] = {
         "left": {"facecolor": ink.face, "edgecolor": ink.left, "linewidth": 0.9, "zorder": 3},
-        "distilled": {"facecolor": ink.distilled, "edgecolor": ink.face, "linewidth": 0.7, "zorder": 4},
+        "distilled": {"facecolor": ink.distilled, "edgecolor": ink.face, "linewidth": 0.7},
         "future": {
             "facecolor": ink.future,
             "edgecolor": ink.future_face,
             "linewidth": 0.7,
-            "marker": "D",
             "zorder": 4,
+            "marker": "D",
         },
     }
     for name, look in looks.items():
-        some = np.flatnonzero(role == name)
-        some = some[np.argsort(-sizes[some], kind="stable")]  # small ones over large ones
-        if len(some):
-            axes.scatter(times[some], place[some], s=sizes[some], clip_on=False, **look)
-    # Events at the same moment lie on top of one another: say how many.
+        index = np.flatnonzero(role == name)
+        index = index[np.argsort(-sizes[index], kind="stable")]  # small dots over large ones
+        if len(index):
+            axes.scatter(times[index], place[index], s=sizes[index], clip_on=False, **{"zorder": 4, **look})
+    # Events of one mark at one time cover one another: write how many.
     for (time, row), count in Counter(zip(times, place, strict=True)).items():
         if count > 1:
             axes.annotate(
                 f"{count}x", (time, row), (0, 4), textcoords="offset points", ha="center", fontsize=6.5, zorder=6
             )
-    _draw_moments(axes, part, ink)
+    _draw_event_lines(axes, part, ink)
 
 
 def _dot_sizes(frame: pd.DataFrame, part: pd.DataFrame) -> np.ndarray:
@@ -221,15 +219,15 @@ def _dot_sizes(frame: pd.DataFrame, part: pd.DataFrame) -> np.ndarray:
 
 
 def _draw_intensity(axes: Axes, intensity: Any, name: str, part: pd.DataFrame, ink: Theme) -> None:
-    some = slice(intensity.split) if name == "history" else slice(intensity.split, None)
-    times, whole, left = intensity.times[some], intensity.whole[some], intensity.left[some]
+    points = slice(intensity.split) if name == "history" else slice(intensity.split, None)
+    times, whole, left = intensity.times[points], intensity.whole[points], intensity.left[points]
     axes.fill_between(times, left, whole, color=ink.distilled, alpha=0.16, linewidth=0)
     axes.plot(times, whole, color=ink.whole, linewidth=1.4, zorder=3)
     axes.plot(times, left, color=ink.distilled, linewidth=1.2, linestyle=(0, (4, 1.6)), zorder=4)
-    _draw_moments(axes, part, ink)
+    _draw_event_lines(axes, part, ink)
 
 
-def _draw_moments(axes: Axes, part: pd.DataFrame, ink: Theme) -> None:
+def _draw_event_lines(axes: Axes, part: pd.DataFrame, ink: Theme) -> None:
     """Lines that lead from the events that matter to the curves below."""
     for role, colour in (("distilled", ink.distilled), ("future", ink.left)):
         times = part.loc[part["role"] == role, "time"].to_numpy()
@@ -239,16 +237,16 @@ def _draw_moments(axes: Axes, part: pd.DataFrame, ink: Theme) -> None:
 
 def _draw_scores(axes: Axes, part: pd.DataFrame, ink: Theme) -> None:
     for name, colour in (("left", ink.left), ("distilled", ink.distilled)):
-        some = part[part["role"] == name]
-        axes.vlines(some["time"], 0, some["score"], color=colour, linewidth=1)
+        events = part[part["role"] == name]
+        axes.vlines(events["time"], 0, events["score"], color=colour, linewidth=1)
         face = colour if name == "distilled" else ink.face
-        axes.scatter(some["time"], some["score"], s=14, color=face, edgecolor=colour, clip_on=False, zorder=3)
+        axes.scatter(events["time"], events["score"], s=14, color=face, edgecolor=colour, clip_on=False, zorder=3)
     axes.axhline(0, color=ink.left, linewidth=0.6)
 
 
-def _draw_tradeoff(
-    axes: Axes, tradeoff: pd.DataFrame, size: int, reached: float | None, target: float | None, ink: Theme
-) -> None:
+def _draw_tradeoff(axes: Axes, tradeoff: pd.DataFrame, explanation: Explanation, ink: Theme) -> None:
+    size, reached, limit = sum(explanation.distill_mask), explanation.explained_share, explanation.limit
+    target = limit / explanation.dppl_empty if limit is not None and reached is not None else None
     has_shares = bool(tradeoff["explained_share"].notna().all())
     values = tradeoff["explained_share" if has_shares else "dppl_left"]
     marker = "o" if len(values) <= 60 else None
@@ -263,8 +261,8 @@ def _draw_tradeoff(
         axes.axhline(target, color=ink.left, linewidth=0.9, linestyle=":")
     if reached is not None:
         axes.scatter([size], [reached], s=44, color=ink.distilled, edgecolor=ink.face, zorder=5)
-        said = f"{size} distilled: {reached:.0%}" + ("" if target is None else f" (asked: {target:.0%})")
-        axes.set_title(said, loc="left", fontsize=8.5)
+        text = f"{size} distilled: {reached:.0%}" + ("" if target is None else f" (asked: {target:.0%})")
+        axes.set_title(text, loc="left", fontsize=8.5)
 
 
 def _dress_time(axes: Axes, span: tuple[Any, Any], time_unit: str | None) -> None:
@@ -283,12 +281,12 @@ def _dress_time(axes: Axes, span: tuple[Any, Any], time_unit: str | None) -> Non
 
 
 def _duration(span: tuple[Any, Any], time_unit: str | None) -> str:
-    """ "2 d 3 h" of moments, "3.25 h" of numbers."""
+    """Words for a span: "2 d 3 h" of timestamps, "3.25 h" of numbers."""
     if not isinstance(span[0], np.datetime64):
-        said = f"{span[1] - span[0]:.3g}"
+        number = f"{span[1] - span[0]:.3g}"
         if time_unit is None:
-            return f"time {said}"
-        return _drawable(f"{said} {time_unit}" if time_unit.isalpha() else f"{said} x {time_unit}")
+            return f"time {number}"
+        return _drawable(f"{number} {time_unit}" if time_unit.isalpha() else f"{number} x {time_unit}")
     seconds = float((span[1] - span[0]).astype("timedelta64[ns]").astype(np.int64)) / 1e9
     units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
     for (length, name), (shorter, shorter_name) in zip(units, units[1:], strict=False):

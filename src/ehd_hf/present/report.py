@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..data.sequences import EventSequences
-from ..evaluation.baselines import TrivialBaseline
-from ..evaluation.scores import evaluate_mtpp
+from ..evaluation.scores import evaluate_mtpp, trivial_baselines
 from ..evaluation.statistics import mark_shares
 from ..explain.explainer import EHDDistiller
 from ..explain.explanation import Explanation
 from ..files import write_text
-from .pages import report_page
+from .pages import ReportContent, report_page
 from .tables import MTPP_COLUMNS, Column
 
 # How many past events are looked at if neither the caller nor the model says.
@@ -149,25 +148,19 @@ def judge_process(
 ) -> tuple[list[Row], str]:
     """Rows of trivial baselines and of the explainer's point process on the same events, and what they were computed
     on; no rows if there are not two events in a sequence."""
-    scored = _some(sequences, seed)
+    scored = _enough_events(sequences, seed)
     if not (scored.lengths > 1).any():
         return [], ""
-    models: dict[str, Any] = {}
-    for kind in (("poisson", "unigram"), ("gamma", "bigram")):
-        try:
-            fitted = TrivialBaseline(*kind).fit(sequences if train is None else train)
-        except ValueError:  # all intervals equal or 0: there is no such model
-            continue
-        models[fitted.name] = fitted
+    models: dict[str, Any] = dict(trivial_baselines(sequences if train is None else train))
     rows = list(evaluate_mtpp({**models, OURS: explainer.mtpp}, scored))
-    said = f"Scored on {scored.num_events:,} events of {_count(len(scored), 'sequence')}."
+    note = f"Scored on {scored.num_events:,} events of {_count(len(scored), 'sequence')}."
     if len(scored) < len(sequences):
-        said = f"Scored on {scored.num_events:,} events, {len(scored):,} of {len(sequences):,} sequences."
+        note = f"Scored on {scored.num_events:,} events, {len(scored):,} of {len(sequences):,} sequences."
     if models and train is None:
-        said += " The trivial models were fitted to these very events, which flatters them."
+        note += " The trivial models were fitted to these very events, which flatters them."
     if rows[0]["num_tied"]:
-        said += f" {rows[0]['num_tied']:,} events share their time with the one before; their likelihood says little."
-    return rows, said
+        note += f" {rows[0]['num_tied']:,} events share their time with the one before; their likelihood says little."
+    return rows, note
 
 
 def summarize(explanations: Sequence[Explanation], groups: Iterable[Any], marks: Sequence[str]) -> Row:
@@ -188,9 +181,9 @@ def summarize(explanations: Sequence[Explanation], groups: Iterable[Any], marks:
     chosen, history, mark_of = np.zeros(shape, bool), np.zeros(shape, bool), np.full(shape, -1)
     number = {mark: index for index, mark in enumerate(marks)}
     for row, one in enumerate(explanations):
-        here = slice(longest - len(one.history), longest)  # the last event of every history in the last column
-        chosen[row, here], history[row, here] = one.distill_mask, True
-        mark_of[row, here] = [number[event.mark] for event in one.history]
+        columns = slice(longest - len(one.history), longest)  # the last event of every history in the last column
+        chosen[row, columns], history[row, columns] = one.distill_mask, True
+        mark_of[row, columns] = [number[event.mark] for event in one.history]
     sizes = chosen.sum(1)
     recent = np.arange(longest) >= longest - sizes[:, None]
     in_window = np.maximum(history.sum(0), 1)[::-1]
@@ -227,9 +220,9 @@ def report_html(
     summary = summarize(explanations, windows.sequence, marks)
     one, asked = explanations[0], _asked(explanations[0])
     kinds = ("model", "nll", "time_nll", "mark_nll", "ks", "num_events")
-    return report_page(
-        explanations,
-        [_place(windows, sequences, explanation, row) for row, explanation in enumerate(explanations)],
+    content = ReportContent(
+        explanations=explanations,
+        places=[_place(windows, sequences, explanation, row) for row, explanation in enumerate(explanations)],
         title=title or "Which past events explain what followed?",
         about=(
             f"{_count(sequences.num_events, 'event')} of {_count(sequences.num_marks, 'kind')} in "
@@ -247,9 +240,10 @@ def report_html(
         mark_columns=MARK_COLUMNS,
         ours=OURS,
     )
+    return report_page(content)
 
 
-def _some(sequences: EventSequences, seed: int) -> EventSequences:
+def _enough_events(sequences: EventSequences, seed: int) -> EventSequences:
     """Whole sequences, drawn until they have enough events to be scored."""
     if sequences.num_events <= MAX_SCORED_EVENTS:
         return sequences
@@ -269,14 +263,14 @@ def _place(windows: Windows, sequences: EventSequences, explanation: Explanation
 
 def _asked(explanation: Explanation) -> str:
     if explanation.size is not None:
-        said = _count(explanation.size, "event")
+        target = _count(explanation.size, "event")
     elif explanation.epsilon is not None:
-        said = f"without it, each future event is less than {explanation.epsilon:g} times as likely on average"
+        target = f"without it, each future event is less than {explanation.epsilon:g} times as likely on average"
     else:
-        said = f"without it, {explanation.share:.0%} of what the whole history explains is lost"
+        target = f"without it, {explanation.share:.0%} of what the whole history explains is lost"
     if explanation.delta is None:
-        return said
-    return f"{said}; alone, it predicts almost as well as the whole history (delta {explanation.delta:g})"
+        return target
+    return f"{target}; alone, it predicts almost as well as the whole history (delta {explanation.delta:g})"
 
 
 def _facts(summary: Row, windows: Windows, explanations: Sequence[Explanation], rows: Sequence[Row]) -> list[Row]:
