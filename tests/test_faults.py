@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from test_train_script import TINY, with_changes
 
 from ehd_hf.data.synthetic import example_log
 from ehd_hf.files import locked
+from test_train_script import TINY, with_changes
 
 HERE = Path(__file__).resolve().parent
 SCRIPTS = HERE.parent / "scripts"
