@@ -263,7 +263,8 @@ def outputs_of(name: str, **options: Any) -> dict[str, Any]:
     mask = torch.ones_like(marks, dtype=torch.bool)
     if not hasattr(model, "mtpp"):
         return {"log_prob": model(times, marks, mask).log_prob.tolist()}
-    chosen, shown = model.distill(times, marks, mask, 4)
+    window = sys.modules[type(model).__module__.rpartition(".")[0] + ".window"].Window(times, marks, mask, 4)
+    chosen, shown = model.distill(window)
     likelihood = model.mtpp(times, marks, mask)
     return {"chosen": chosen.tolist(), "shown": shown.tolist(), "log_prob": likelihood.log_prob.tolist()}
 
