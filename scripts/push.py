@@ -49,7 +49,8 @@ def checkpoint_files(arguments: argparse.Namespace) -> dict[str, Any]:
     from transformers.utils import logging
 
     from ehd_hf.files import read_rows
-    from ehd_hf.hub.push import check_weights, model_files, rows_of
+    from ehd_hf.hub.fetch import check_weights
+    from ehd_hf.hub.push import model_files, rows_of
 
     check_weights(arguments.checkpoint)
     logging.disable_progress_bar()

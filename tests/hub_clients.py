@@ -109,13 +109,13 @@ def from_mtpp(name: str) -> None:
 
 
 def push(folder: Path, name: str, repo_id: str, **options: Any) -> str:
-    """Push a trained model; the distiller as users do, through its explainer."""
-    from ehd_hf import EHDDistiller, FullyNNModel
+    """Push a trained model."""
+    from transformers import AutoModel
 
-    facts = card_facts(folder, name)
-    if name == "process":
-        return FullyNNModel.from_pretrained(folder / name).push_to_hub(repo_id, **facts, **options)
-    return EHDDistiller.from_pretrained(folder / name).push_to_hub(repo_id, **facts, **options)
+    import ehd_hf  # noqa: F401  # the Auto classes know our models
+    from ehd_hf.hub.push import push_to_hub
+
+    return push_to_hub(AutoModel.from_pretrained(folder / name), repo_id, **card_facts(folder, name), **options)
 
 
 def error_of(function: Any, *arguments: Any, token: str | None = None, hurry: bool = False, **options: Any) -> str:
@@ -263,7 +263,8 @@ def outputs_of(name: str, **options: Any) -> dict[str, Any]:
     mask = torch.ones_like(marks, dtype=torch.bool)
     if not hasattr(model, "mtpp"):
         return {"log_prob": model(times, marks, mask).log_prob.tolist()}
-    chosen, shown = model.distill(times, marks, mask, 4)
+    window = sys.modules[type(model).__module__.rpartition(".")[0] + ".window"].Window(times, marks, mask, 4)
+    chosen, shown = model.distill(window)
     likelihood = model.mtpp(times, marks, mask)
     return {"chosen": chosen.tolist(), "shown": shown.tolist(), "log_prob": likelihood.log_prob.tolist()}
 

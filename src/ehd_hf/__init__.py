@@ -1,11 +1,16 @@
 """Which past events are responsible for what just happened? Explainable history distillation (EHD) for event logs.
 
 The front door is lazy: torch and transformers load with the first name that needs them, not with `import ehd_hf`.
+Whichever of the two is imported first, `transformers.AutoConfig` and `AutoModel` know our models when they are asked.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -65,3 +70,48 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+# --- our models and the Auto classes of transformers
+
+_AUTO_MODULE = "transformers.models.auto.configuration_auto"
+
+
+def _register_before_use(module: ModuleType) -> None:
+    """Make `AutoConfig`, which every Auto class and pipeline asks first, import our models when it is called: they
+    register themselves. At import they could meet a transformers that is only half loaded."""
+
+    def with_our_models(method: Any) -> Any:
+        @functools.wraps(method)
+        def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            from . import models as models
+
+            return method(cls, *args, **kwargs)
+
+        return classmethod(call)
+
+    for name in ("from_pretrained", "for_model"):
+        setattr(module.AutoConfig, name, with_our_models(getattr(module.AutoConfig, name).__func__))
+
+
+class _AutoModuleFinder:
+    """Finds that module of transformers as Python does, and prepares it right after it has run."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name == _AUTO_MODULE else None
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_prepare(module: ModuleType) -> None:
+                run(module)
+                _register_before_use(module)
+
+            spec.loader.exec_module = run_and_prepare  # type: ignore[method-assign]
+        return spec
+
+
+if _AUTO_MODULE in sys.modules:
+    _register_before_use(sys.modules[_AUTO_MODULE])
+else:
+    sys.meta_path.insert(0, _AutoModuleFinder)  # type: ignore[arg-type]  # a class with find_spec is enough

@@ -6,16 +6,9 @@ import pytest
 from safetensors.torch import load_file
 
 from ehd_hf.evaluation.scores import checkpoint_stamp
-from ehd_hf.explain.explainer import CHECKPOINTS, EHDDistiller
-from ehd_hf.hub.push import (
-    MODELING_FILE,
-    check_weights,
-    fetch_model,
-    model_files,
-    portable_files,
-    rows_of,
-    windows_files,
-)
+from ehd_hf.explain.explainer import EHDDistiller
+from ehd_hf.hub.fetch import CHECKPOINTS, check_weights, fetch_model
+from ehd_hf.hub.push import MODELING_FILE, model_files, portable_files, rows_of, windows_files
 
 INCIDENTS = CHECKPOINTS / "incidents-paper"
 DATA = {"license": "apache-2.0", "pretty_name": "A log", "provenance": "Drawn by lot."}
@@ -73,7 +66,8 @@ def test_a_portable_config_names_the_code_beside_it_and_keeps_the_rest(model):
     assert config.pop("custom_pipelines") == {"event-history-distillation": {"impl": impl, "pt": ["AutoModel"]}}
     assert config["id2label"] == json.loads((INCIDENTS / "config.json").read_text())["id2label"]
     assert not hasattr(model.config, "auto_map")  # the model at hand is left alone
-    assert set(portable_files(model.mtpp)) == {"config.json", "model.safetensors", MODELING_FILE}
+    code = {MODELING_FILE, "fullynn.py", "gated_lstm.py", "point_process.py"}
+    assert set(portable_files(model.mtpp)) == {"config.json", "model.safetensors", *code}
     assert "custom_pipelines" not in json.loads(portable_files(model.mtpp)["config.json"])
 
 

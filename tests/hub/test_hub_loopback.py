@@ -87,7 +87,9 @@ def fault(hub):
 def test_a_repository_holds_weights_config_code_card_and_rows_in_one_commit(hub, pushed, work):
     repo = hub.repos["model", EXPLAINER]
     files = repo.tree("main")
-    assert sorted(files) == ["README.md", "config.json", "model.safetensors", "modeling_ehd_hf.py", "results.jsonl"]
+    code = {name for name in files if name.endswith(".py")}
+    assert set(files) - code == {"README.md", "config.json", "model.safetensors", "results.jsonl"}
+    assert {"modeling_ehd_hf.py", "ehd.py", "fullynn.py", "hf_pipeline.py"} <= code and "ranking.py" not in code
     assert [commit.message for commit in repo.commits.values()] == ["initial commit", "Two steps"]
     assert files["model.safetensors"] == (work / "explainer" / "model.safetensors").read_bytes()
     config = json.loads(files["config.json"])
@@ -428,7 +430,7 @@ def test_the_script_shows_what_it_will_upload_and_a_dry_run_uploads_nothing(hub,
     code, out, err = push_script(author, *arguments, "--dry-run")
     assert code == 0, err
     assert "model somebody/scripted, main:" in out and "nothing was uploaded" in out
-    assert [line.split()[0] for line in out.splitlines()[1:-1]] == ["new"] * 5
+    assert [line.split()[0] for line in out.splitlines()[1:-1]] == ["new"] * (len(out.splitlines()) - 2)
     assert ("model", "somebody/scripted") not in hub.repos
 
     code, out, err = push_script(author, *arguments, "--private", "--message", "By script")

@@ -8,6 +8,7 @@ package is not installed. A data set's repository holds what `windows.export_win
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,11 +19,13 @@ from huggingface_hub import CommitOperationAdd, HfApi, constants
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.hf_api import RepoFile
 from transformers import PreTrainedModel
+from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 
 from .. import __version__
 from ..data.export import CARD_FOLDER, is_export
-from ..present.cards import SHOWN_TASKS, TASK, check_card, model_card
+from ..models.hf_pipeline import TASK, EventHistoryPipeline
+from ..present.cards import SHOWN_TASKS, check_card, model_card
 from .fetch import hub_errors
 
 MODELING_FILE = "modeling_ehd_hf.py"
@@ -36,7 +39,8 @@ Files = Mapping[str, bytes | Path]  # contents by path in the repository
 def rows_of(model: Any, rows: Rows) -> list[Mapping[str, Any]]:
     """The rows about these weights, about the point process inside them, and of the baselines on its events; found by
     the digest of the weights that every row carries as `checkpoint`."""
-    digests = {_saved(part)[1] for part in (model, getattr(model, "mtpp", model))}
+    saved = [_saved(part)["model.safetensors"] for part in (model, getattr(model, "mtpp", model))]
+    digests = {hashlib.sha256(weights).hexdigest()[:12] for weights in saved}  # as `scores.checkpoint_stamp` does
     own = [row for row in rows if row.get("checkpoint") in digests]
 
     def events(row: Mapping[str, Any]) -> list[Any]:
@@ -63,16 +67,21 @@ def model_files(model: Any, name: str, *, rows: Rows, **card: Any) -> dict[str, 
 
 
 def portable_files(model: Any) -> dict[str, bytes]:
-    """Weights, config and the code that opens them where this package is not installed."""
-    from ..models.hf_pipeline import EventHistoryPipeline, flat_source
-
-    module = MODELING_FILE.removesuffix(".py")
+    """Weights, config and the source files that open them where this package is not installed: those of the model's
+    classes and what they import from their own folder, and a modeling file that names the classes."""
     is_distiller = hasattr(model, "mtpp")
-    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]  # others are found by their names
+    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
     classes: list[type] = [cls for part in parts for cls in (type(part), type(part.config))]
     classes += [EventHistoryPipeline] if is_distiller else []
-    title = f"{type(model).__name__} in one file, written by ehd_hf {__version__}. Licence: Apache-2.0."
-    files, _ = _saved(model)
+    homes = {cls: Path(inspect.getfile(cls)) for cls in classes}
+    sources = {*homes.values(), *(Path(file) for home in homes.values() for file in get_relative_import_files(home))}
+    names = {file.name for file in sources}
+    if len(names) < len(sources):
+        raise ValueError(f"the code of a model travels in one folder; two files of {sorted(names)} share a name.")
+    title = f'"""{type(model).__name__}, written by ehd_hf {__version__}. Licence: Apache-2.0."""\n\n'
+    lines = [f"from .{home.stem} import {cls.__name__} as {cls.__name__}\n" for cls, home in homes.items()]
+    module = MODELING_FILE.removesuffix(".py")
+    files = _saved(model)
     config = json.loads(files["config.json"])
     config["auto_map"] = {
         "AutoConfig": f"{module}.{type(model.config).__name__}",
@@ -81,7 +90,8 @@ def portable_files(model: Any) -> dict[str, bytes]:
     if is_distiller:
         config["custom_pipelines"] = {TASK: {"impl": f"{module}.{EventHistoryPipeline.__name__}", "pt": ["AutoModel"]}}
     files["config.json"] = (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
-    return {**files, MODELING_FILE: flat_source(list(dict.fromkeys(classes)), title).encode()}
+    code = {file.name: file.read_bytes() for file in sorted(sources)}
+    return {**files, **code, MODELING_FILE: (title + "".join(lines)).encode()}
 
 
 def windows_files(folder: str | Path, name: str) -> dict[str, bytes | Path]:
@@ -97,17 +107,14 @@ def windows_files(folder: str | Path, name: str) -> dict[str, bytes | Path]:
     return {"README.md": text.encode()} | {file.relative_to(folder).as_posix(): file for file in tables}
 
 
-def _saved(model: Any) -> tuple[dict[str, bytes], str]:
-    """Files of `save_pretrained`, and the digest that evaluation rows know these weights by."""
-    from ..evaluation.scores import checkpoint_stamp
-
+def _saved(model: Any) -> dict[str, bytes]:
+    """The files of `save_pretrained`."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # small models write in a blink
     try:
         with TemporaryDirectory() as folder:
             model.save_pretrained(folder)
-            files = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
-            return files, checkpoint_stamp(folder)["checkpoint"]
+            return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
     finally:
         if shown:
             logging.enable_progress_bar()

@@ -20,7 +20,7 @@ from transformers.configuration_utils import SubConfigSpec
 from transformers.utils.generic import ModelOutput
 
 from .perplexity import dppl, log_perplexity
-from .point_process import HubModel, MTPPModel, StrictConfig
+from .point_process import HubModel, MTPPModel, StrictConfig, bundled_folder
 from .question import Question
 from .window import Window, most_recent
 
@@ -129,11 +129,11 @@ class DistillerModel(HubModel):
         """A new, untrained distiller of a trained MTPP (a model or the folder of one)."""
         if isinstance(mtpp, str | PathLike):
             try:
-                mtpp = AutoModel.from_pretrained(mtpp, use_safetensors=True, trust_remote_code=False)
+                mtpp = AutoModel.from_pretrained(bundled_folder(mtpp), use_safetensors=True, trust_remote_code=False)
             except (OSError, ValueError) as error:
-                said = " ".join(str(error).split())
+                reason = " ".join(str(error).split())
                 raise ValueError(
-                    f"{str(mtpp)!r} does not open as a point process: {said} Check its folder."
+                    f"{str(mtpp)!r} does not open as a point process: {reason} Check its folder."
                 ) from error
         if not isinstance(mtpp, MTPPModel):
             raise ValueError(f"from_mtpp needs a marked temporal point process; got {type(mtpp).__name__}.")
@@ -148,11 +148,12 @@ class DistillerModel(HubModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        pretrained_model_name_or_path = bundled_folder(pretrained_model_name_or_path)
         if kwargs.get("config") is None:
-            found = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **kwargs)[0].get("model_type")
-            if found != cls.config_class.model_type:
+            model_type = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **kwargs)[0].get("model_type")
+            if model_type != cls.config_class.model_type:
                 raise ValueError(
-                    f"{str(pretrained_model_name_or_path)!r} holds a model of type {found!r}, not "
+                    f"{str(pretrained_model_name_or_path)!r} holds a model of type {model_type!r}, not "
                     f"{cls.config_class.model_type!r}. To start from a trained MTPP use {cls.__name__}.from_mtpp."
                 )
         wants_info = kwargs.pop("output_loading_info", False)

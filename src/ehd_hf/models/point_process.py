@@ -8,8 +8,8 @@ conditioning, intensities on a clock, sampling and prediction are derived here, 
 Shapes: B batch, T events, Q query points, C marks, D width of a history state.
 """
 
-import importlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +19,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-# What transformers itself passes through a config's constructor beyond its fields.
+# What transformers passes through a config's constructor beyond its declared fields. Listed by hand: the library pops
+# these keys one by one inside its methods and keeps no list that could be asked for.
 _LIBRARY_KEYS = {
     "_attn_implementation_internal",
     "_commit_hash",
@@ -104,24 +105,22 @@ class MTPPOutput(ModelOutput):
     num_items: Tensor | None = None
 
 
+def bundled_folder(name: Any) -> Any:
+    """The folder of a checkpoint that comes with the package, if `name` is one and no folder here; else `name`."""
+    text = str(name)
+    folder = Path(__file__).parents[1] / "checkpoints" / text
+    is_bundled = Path(text).name == text and not Path(text).is_dir() and (folder / "config.json").is_file()
+    return str(folder) if is_bundled else name
+
+
 class HubModel(PreTrainedModel):
-    """A model that opens from safetensors alone, and whose `push_to_hub` can bring its card."""
+    """A model that opens from safetensors alone: a folder, a bundled name or a Hub id."""
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         # transformers would fall back to a pickle, which may hold anything.
-        return super().from_pretrained(pretrained_model_name_or_path, *args, **{"use_safetensors": True, **kwargs})
-
-    def push_to_hub(  # type: ignore[override]  # the library's is wrapped for its documentation
-        self, repo_id: str, *args: Any, rows: Any = None, data: Any = None, **options: Any
-    ) -> Any:
-        """With `rows` and `data`: weights, config, code, and a card made from them, see `hub.push_to_hub`. Without:
-        weights and config alone, as any transformers model does."""
-        if rows is None and data is None:
-            return super().push_to_hub(repo_id, *args, **options)  # type: ignore[arg-type]
-        # By name: code that travels with a model must not bring the package along.
-        hub = importlib.import_module("ehd_hf.hub.push")
-        return hub.push_to_hub(self, repo_id, *args, rows=rows, data=data, **options)
+        options = {"use_safetensors": True, **kwargs}
+        return super().from_pretrained(bundled_folder(pretrained_model_name_or_path), *args, **options)
 
 
 class MTPPModel(HubModel):
