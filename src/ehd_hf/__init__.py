@@ -114,4 +114,4 @@ class _AutoModuleFinder:
 if _AUTO_MODULE in sys.modules:
     _register_before_use(sys.modules[_AUTO_MODULE])
 else:
-    sys.meta_path.insert(0, _AutoModuleFinder)  # type: ignore[arg-type]  # a class with find_spec is enough
+    sys.meta_path.insert(0, _AutoModuleFinder)  # a class with find_spec is enough

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from ehd_hf.evaluation.causes import TrueLikelihood, cause_metrics, causes_of, evaluate_causes, oracle_scores
 from scipy import stats
 
 from ehd_hf.data.sequences import EventSequences
