@@ -64,7 +64,7 @@ TimeFormat = Annotated[
 ]
 MaxMarks = Annotated[int, typer.Option(metavar="N", help="Kinds of events to tell apart at most.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Threads = Annotated[int, _option("CPU threads; by default all, or what OMP_NUM_THREADS says.", metavar="N")]
+Threads = Annotated[int, typer.Option(min=0, metavar="N", help="CPU threads; 0: all, or what OMP_NUM_THREADS says.")]
 Future = Annotated[int | None, _option("How many last events to explain; by default as trained.", metavar="N")]
 History = Annotated[
     str | None, _option("How many events before them to look at, or all; by default as trained.", metavar="N|all")
@@ -74,21 +74,24 @@ History = Annotated[
 # --- how a command ends
 
 
-def _guarded(command: Callable[..., int]) -> Callable[..., None]:
-    """A command whose outcome becomes an exit code, and whose failures become a sentence."""
+def _command(*examples: str, name: str | None = None, group: typer.Typer = app) -> Callable[..., Any]:
+    """A command whose help ends with examples, whose outcome is the exit code, and whose failures are a sentence."""
 
-    @functools.wraps(command)
-    def run(*args: Any, **options: Any) -> None:
-        try:
-            code = command(*args, **options)
-        except KeyboardInterrupt:
-            _say("interrupted; nothing was written.", stderr=True)
-            code = INTERRUPTED
-        except Exception as error:
-            code = _explain_failure(error)
-        raise typer.Exit(code)
+    def register(command: Callable[..., int]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(*args: Any, **options: Any) -> None:
+            try:
+                code = command(*args, **options)
+            except KeyboardInterrupt:
+                _say("interrupted; nothing was written.", stderr=True)
+                code = INTERRUPTED
+            except Exception as error:
+                code = _explain_failure(error)
+            raise typer.Exit(code)
 
-    return run
+        return group.command(name, epilog="\n".join(["\b\nExample:", *(f"  ehd-hf {line}" for line in examples)]))(run)
+
+    return register
 
 
 def _explain_failure(error: Exception) -> int:
@@ -183,8 +186,6 @@ def _print_json(value: Any) -> None:
 
 
 def _set_threads(threads: int) -> int:
-    if threads < 0:
-        raise ValueError(f"--threads must be at least 1; got {threads}. Leave it out for all cores.")
     asked = os.environ.get("OMP_NUM_THREADS", "")
     threads = threads or (int(asked) if asked.isdecimal() else 0)
     if threads:
@@ -251,20 +252,13 @@ def main(
     """
 
 
-@app.command()
-@_guarded
+@_command("demo --out demo.html")
 def demo(
     out: Annotated[Path, typer.Option(help="HTML report to write.")] = Path("ehd_hf_demo.html"),
     model: Annotated[str, typer.Option(help="Bundled model that has example events.")] = "incidents",
     json: AsJson = False,
 ) -> int:
-    """Explain bundled events and write a report.
-
-    Example:
-
-    \b
-        ehd-hf demo --out demo.html
-    """
+    """Explain bundled events and write a report."""
     examples = sorted(path.parent.name for path in CHECKPOINTS.glob("*/example.csv"))
     if model not in examples:
         raise ValueError(f"models that have example events are {', '.join(examples)}; got {model!r}.")
@@ -284,8 +278,10 @@ def demo(
     return DONE if answer.status == "explained" else ANSWER_IS_NO
 
 
-@app.command()
-@_guarded
+@_command(
+    "train events.csv --time ts --mark type --sequence user --out model/",
+    "train events.csv --out model/ --minutes 10 --yes",
+)
 def train(
     events: EventsFile,
     out: Annotated[Path, _option("Folder of the model.")],
@@ -314,12 +310,6 @@ def train(
     of events, the rarest become one, 'other'. 80 % of the sequences are for
     training, 10 % choose the best model, 10 % judge it. Interrupted? The same
     command goes on where it was.
-
-    Example:
-
-    \b
-        ehd-hf train events.csv --time ts --mark type --sequence user --out model/
-        ehd-hf train events.csv --out model/ --minutes 10 --yes
     """
     if minutes is not None and not 0 < minutes < math.inf:
         raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
@@ -428,8 +418,12 @@ def _show_scores(rows: list[dict[str, Any]]) -> None:
     )
 
 
-@app.command()
-@_guarded
+@_command(
+    "explain model/ events.csv --sequence 42 --future 10",
+    "explain model/ events.csv --sequence 42 --size 3 --json",
+    "explain model/ events.csv --all --out explanations.parquet",
+    "explain model/ events.parquet --all --windows --out answers/",
+)
 def explain(
     model: ModelName,
     events: EventsFile,
@@ -467,14 +461,6 @@ def explain(
     Columns are those the model was trained on, unless you name others. Every
     answer is checked: the last events are scored again without those that
     explain them.
-
-    Example:
-
-    \b
-        ehd-hf explain model/ events.csv --sequence 42 --future 10
-        ehd-hf explain model/ events.csv --sequence 42 --size 3 --json
-        ehd-hf explain model/ events.csv --all --out explanations.parquet
-        ehd-hf explain model/ events.parquet --all --windows --out answers/
     """
     from .explain.many import EXPLANATION_FILES
 
@@ -490,9 +476,6 @@ def explain(
         raise ValueError("--split takes windows of a data set, whose answers go to a folder. Name one with --out.")
     if (figure or table) and all_sequences:
         raise ValueError("--figure and --table show one sequence; got --all. Name one with --sequence.")
-    for name, value in (("share", share), ("epsilon", epsilon)):
-        if value is not None and not 0 < value <= 1:
-            raise ValueError(f"--{name} must be above 0 and at most 1; got {value:g}.")
     for place in (out, figure, table):
         if place is not None:
             _check_place(place)
@@ -612,8 +595,7 @@ def _show_answers(file: Path, json: bool) -> None:
     _show(shown, ("sequence", "status", "events", "the last of them"))
 
 
-@app.command()
-@_guarded
+@_command("evaluate model/ events.csv")
 def evaluate(
     model: ModelName,
     events: EventsFile,
@@ -629,11 +611,6 @@ def evaluate(
     Of the file it was trained on, the sequences it has not seen are taken. Of any
     other file all are, and the trivial models beside it are fitted to these very
     events, which flatters them.
-
-    Example:
-
-    \b
-        ehd-hf evaluate model/ events.csv
     """
     explainer, sequences = _open_both(
         model, events, threads, time=time, mark=mark, sequence=sequence_column, time_format=time_format
@@ -655,16 +632,9 @@ def evaluate(
     return DONE if verdict.good else ANSWER_IS_NO
 
 
-@app.command()
-@_guarded
+@_command("models")
 def models(json: AsJson = False) -> int:
-    """The models that come with the package.
-
-    Example:
-
-    \b
-        ehd-hf models
-    """
+    """The models that come with the package."""
     rows = []
     for file in sorted(CHECKPOINTS.glob("*/config.json")):
         config = json_module.loads(file.read_text(encoding="utf-8"))
@@ -684,8 +654,7 @@ def models(json: AsJson = False) -> int:
     return DONE
 
 
-@data.command("inspect")
-@_guarded
+@_command("data inspect events.csv --time ts --mark type --sequence user", group=data)
 def inspect(
     events: EventsFile,
     time: TimeColumn = None,
@@ -695,13 +664,7 @@ def inspect(
     max_marks: MaxMarks = 100,
     json: AsJson = False,
 ) -> int:
-    """Look at a table, and at what may go wrong with it.
-
-    Example:
-
-    \b
-        ehd-hf data inspect events.csv --time ts --mark type --sequence user
-    """
+    """Look at a table, and at what may go wrong with it."""
     from .data.reading import read_events
     from .training.recipe import describe_events, inspect_events, make_plan
 
@@ -732,20 +695,13 @@ def inspect(
     return DONE
 
 
-@data.command()
-@_guarded
+@_command("data example events.csv", group=data)
 def example(
     out: Annotated[Path, typer.Argument(metavar="FILE", help="CSV file to write.")] = Path("events.csv"),
     sequences: Annotated[int, typer.Option(min=1, metavar="N", help="How many services the log is of.")] = 120,
     seed: Annotated[int, typer.Option(min=0, help="Of the simulation.")] = 0,
 ) -> int:
-    """Write a simulated log to try the commands on.
-
-    Example:
-
-    \b
-        ehd-hf data example events.csv
-    """
+    """Write a simulated log to try the commands on."""
     if out.suffix != ".csv":
         raise ValueError(f"the example is a CSV file; got {out.name!r}. Let the name end in .csv.")
     if out.exists():
@@ -762,8 +718,7 @@ def example(
     return DONE
 
 
-@data.command("windows")
-@_guarded
+@_command("data windows events.csv --sequence user --pair 5-20 --out windows/", name="windows", group=data)
 def write_windows(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="File of events, or folder with train, ..., test.")],
     out: Annotated[Path, _option("Folder to write; replaced if it is such a data set.")],
@@ -779,13 +734,7 @@ def write_windows(
     sort: Annotated[bool, typer.Option("--sort", help="Sort the events of each sequence by time.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out whatever it holds.")] = False,
 ) -> int:
-    """Cut sequences into windows, as a data set for datasets.load_dataset.
-
-    Example:
-
-    \b
-        ehd-hf data windows events.csv --sequence user --pair 5-20 --out windows/
-    """
+    """Cut sequences into windows, as a data set for datasets.load_dataset."""
     _check_place(out)
     import yaml
 
@@ -808,8 +757,7 @@ def write_windows(
     return DONE
 
 
-@app.command()
-@_guarded
+@_command("report model/ events.csv --out report.html")
 def report(
     model: ModelName,
     events: EventsFile,
@@ -828,11 +776,6 @@ def report(
 
     One HTML file: how good the model is, what explains what, and every
     explanation to look at.
-
-    Example:
-
-    \b
-        ehd-hf report model/ events.csv --out report.html
     """
     if out.is_dir():
         raise ValueError(f"a report is one HTML file; {out} is a folder. Pass --out {out / 'report.html'}.")
@@ -859,19 +802,12 @@ def report(
     return DONE
 
 
-@app.command("app")
-@_guarded
+@_command("app --model model/", name="app")
 def start_app(
     model: Annotated[str, typer.Option(help="Folder, bundled name or Hub id to begin with.")] = "incidents",
     port: Annotated[int | None, _option("Port to listen on.")] = None,
 ) -> int:
-    """Explain events in a browser, interactively.
-
-    Example:
-
-    \b
-        ehd-hf app --model model/
-    """
+    """Explain events in a browser, interactively."""
     from .app import launch  # says what to install where the extra is missing
 
     launch(model=model, port=port)
