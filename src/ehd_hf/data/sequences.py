@@ -189,7 +189,7 @@ def find_sequence(events: EventSequences, name: Any) -> int:
     if str(name) not in names:
         listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         raise ValueError(
-            f"there is no sequence {name!r} among {len(names):,} ({listed}).{nearest(name, names)} Choose another."
+            f"there is no sequence {name!r} among {len(names):,}.{nearest(name, names)} Choose one of {listed}."
         )
     return names.index(str(name))
 
