@@ -527,17 +527,12 @@ def _history(asked: str | None) -> int | str | None:
 
 def _position(events: EventSequences, name: str | None) -> int:
     """Which sequence is asked for."""
-    from .data.tables import nearest
+    from .data.sequences import find_sequence
 
-    names = [str(known) for known in events.seq_ids]
-    if name is None and len(names) == 1:
-        return 0
-    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    if name is None:
-        raise ValueError(f"which of {len(names):,} sequences? Name one with --sequence ({shown}), or ask for --all.")
-    if name not in names:
-        raise ValueError(f"there is no sequence {name!r} among {len(names):,} ({shown}).{nearest(name, names)}")
-    return names.index(name)
+    if name is None and len(events) > 1:
+        shown = ", ".join(map(str, events.seq_ids[:5])) + (", ..." if len(events) > 5 else "")
+        raise ValueError(f"which of {len(events):,} sequences? Name one with --sequence ({shown}), or ask for --all.")
+    return 0 if name is None else find_sequence(events, name)
 
 
 def _show_explanation(answer: Explanation) -> None:

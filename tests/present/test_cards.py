@@ -241,7 +241,7 @@ def test_all_that_is_wrong_is_said_at_once(model):
     ("number", "category"), [(5, "n<1K"), (1_000, "1K<n<10K"), (99_999, "10K<n<100K"), (3 * 10**6, "1M<n<10M")]
 )
 def test_a_dataset_card_names_the_hubs_size_category(number, category):
-    from ehd_hf.data.windows import _size_category
+    from ehd_hf.data.export import _size_category
 
     assert _size_category(number) == category
 
