@@ -125,7 +125,7 @@ def test_code_beside_a_model_is_not_run_without_being_asked(folder, sentinel, op
 
 @pytest.mark.parametrize("path", ["../secret", "/etc", "a/../../secret"])
 def test_a_subfolder_cannot_leave_its_repository(folder, path):
-    with pytest.raises((ValueError, OSError), match="inside the repository|No distiller"):
+    with pytest.raises((ValueError, OSError), match="inside the repository|No model"):
         EHDDistiller.from_pretrained(str(folder), subfolder=path)
 
 
