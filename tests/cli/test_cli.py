@@ -500,7 +500,7 @@ def test_equal_intervals_are_trained_on_with_a_warning(tmp_path):
         (["--all", "--out", "x.xlsx"], "must end in .parquet, .jsonl, .csv"),
         ([], "which of 20 sequences"),
         (["--sequence", "service-003x"], "no sequence 'service-003x'.*Did you mean 'service-003'"),
-        (["--all", "--future", "9999"], "no sequence has more than the 9999 events"),
+        (["--all", "--future", "9999"], "is long enough: a window has at least 1 \\+ 9999 events"),
         (["--sequence", "service-003", "--future", "0"], "future must be a number of events of at least 1"),
         (["--sequence", "service-003", "--share", "2"], r"share"),
         (["--sequence", "service-003", "--share", "0.5", "--size", "2"], "one of epsilon, share and size"),
@@ -518,9 +518,9 @@ def test_a_bad_question_is_refused_with_code_2(events, model, tmp_path, monkeypa
 @pytest.mark.parametrize(
     "name, said",
     [
-        ("incident", "no model 'incident'.*Did you mean 'incidents'"),
-        ("deep/er/path", "no such folder"),
-        (".", "no config.json"),
+        ("incident", "No model called 'incident'.*Did you mean 'incidents'"),
+        ("deep/er/path", "not a folder with config.json"),
+        (".", "not a folder with config.json"),
     ],
 )
 def test_a_model_that_is_none_is_refused(events, tmp_path, monkeypatch, name, said):

@@ -69,7 +69,7 @@ CASES = [
     Case(
         "ambiguous dates",
         "data inspect log.csv",
-        "may be 03 April 2026 or 04 March 2026",
+        "may be 03 April 2026 or 04 March 2026. Give the time_format '%d/%m/%Y' or '%m/%d/%Y'. (--time-format)",
         content=DAYS.format(*["03/04/2026"] * 40),
     ),
     Case("times of day", "data inspect log.csv", "times need a date", content=DAYS.format(*["10:00:00"] * 40)),
@@ -102,7 +102,7 @@ CASES = [
     ),
     # the model
     Case("misspelt model", "explain incident log.csv --all", "Did you mean 'incidents'"),
-    Case("a folder that is no model", "explain notes log.csv --all", "it has no config.json"),
+    Case("a folder that is no model", "explain notes log.csv --all", "not a folder with config.json"),
     Case("marks it does not know", "explain incidents other.csv --all", "does not know 2 of these marks: 'b', 'a'"),
 ]
 
