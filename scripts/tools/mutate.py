@@ -2,7 +2,7 @@
 
 One small error at a time is put into `perplexity`, `rebuild`, the gate and the losses; a mutant that no test notices
 has survived. Tests are collected once; each mutant is a forked child in which the code of one function is exchanged:
-a killed one takes a fraction of a second. Survivors must be explained in docs/quality.md, or the exit code is 1.
+a killed one takes a fraction of a second. A survivor must be explained in mutants.md, or the exit code is 1.
 
     python scripts/tools/mutate.py [perplexity rebuild encoder ehd ranking] [--function _GatedLSTM.backward]
 """
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-QUALITY = ROOT / "docs" / "quality.md"
+QUALITY = ROOT / "scripts" / "tools" / "mutants.md"
 # Those that ask the gate itself: a mutant that survives runs all of them, and all of test_mtpp.py takes a minute.
 GATE_TESTS = [
     f"test_mtpp.py::test_{name}"

@@ -173,7 +173,5 @@ def test_times_with_several_zones_are_one_clock(folder):
 
 def test_the_page_on_the_command_line_lists_every_case():
     rows = [f"| {case.name} | `ehd-hf {case.command}` | … {case.said} … | {case.code} |" for case in CASES]
-    text = PAGE.read_text(encoding="utf-8")
-    assert [row for row in text.splitlines() if row.startswith("| ") and "`ehd-hf" in row][: len(rows)] == rows, (
-        "docs/command_line.md must hold this table:\n" + "\n".join(rows)
-    )
+    page = PAGE.read_text(encoding="utf-8")
+    assert "\n".join(rows) in page, "docs/command_line.md must hold this table:\n" + "\n".join(rows)
