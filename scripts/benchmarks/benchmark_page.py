@@ -51,8 +51,8 @@ def meets(row: dict[str, Any]) -> str | None:
 
 
 def machine(row: dict[str, Any]) -> str:
-    """The machine that a row was measured on, in a sentence; rows of before may say less of it."""
-    said = {
+    """The machine that a row was measured on, in a sentence; older rows may lack some of it."""
+    formats = {
         "processor": "{}",
         "cores": "{} cores",
         "memory_gb": "{:g} GB",
@@ -63,7 +63,7 @@ def machine(row: dict[str, Any]) -> str:
         "version": "ehd_hf {}",
         "date": "{}",
     }
-    return ", ".join(words.format(row[key]) for key, words in said.items() if row.get(key))
+    return ", ".join(words.format(row[key]) for key, words in formats.items() if row.get(key))
 
 
 def about(group: str) -> str:
