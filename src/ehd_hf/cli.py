@@ -797,6 +797,40 @@ def report(
     return DONE
 
 
+@_command(
+    "push model/ somebody/model --dry-run",
+    "push model/ somebody/model --card about_my_data.yaml --private",
+    "push windows/ somebody/windows",
+)
+def push(
+    folder: Annotated[Path, typer.Argument(help="Of a trained model, of data windows, or with an app.py.")],
+    repo: Annotated[str, typer.Argument(metavar="REPO", help="somebody/name on the Hub; made if it is not there.")],
+    card: Annotated[Path | None, _option("YAML with words about a model's data.", metavar="FILE")] = None,
+    rows: Annotated[
+        list[Path] | None, _option("Evaluation rows for its card, if not its own.", metavar="FILE")
+    ] = None,
+    command: Annotated[list[str] | None, _option("What trained it, in order, for its card.")] = None,
+    dataset: Annotated[str | None, _option("Hub id of what it was trained on, for its card.", metavar="ID")] = None,
+    revision: Annotated[str | None, _option("Branch; made if it is not there.")] = None,
+    message: Annotated[str | None, _option("Of the commit.")] = None,
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be uploaded, and stop.")] = False,
+) -> int:
+    """Push a model, windows or an app to the Hub.
+
+    One commit with weights, code, a card and the rows it is made from. Log in
+    with hf auth login, or set HF_TOKEN.
+    """
+    from .hub.push import push_folder
+
+    options: dict[str, Any] = {"rows": rows or (), "card": card, "commands": command or (), "dataset": dataset}
+    options |= {"revision": revision, "private": private or None, "dry_run": dry_run}
+    done = push_folder(folder, repo, **options, **({"commit_message": message} if message else {}))
+    _show(((path, f"{size:,}", state) for path, size, state in done.files), ("file", "bytes", "state"))
+    _say(f"{done.repo_type} {repo}: {'nothing was uploaded.' if done.url is None else f'committed as {done.url}'}")
+    return DONE
+
+
 @_command("app --model model/", name="app")
 def start_app(
     model: Annotated[str, typer.Option(help="Folder, bundled name or Hub id to begin with.")] = "incidents",
