@@ -119,7 +119,7 @@ def test_two_files_for_one_split_and_broken_json_are_refused(tmp_path):
     with pytest.raises(ValueError, match="two files for validation: dev.json and val.json"):
         load_source(tmp_path)
     (tmp_path / "val.json").write_text(json.dumps(ROWS)[:-5])
-    with pytest.raises(ValueError, match="val.json must be a JSON array of rows, or a row per line"):
+    with pytest.raises(ValueError, match="val.json cannot be read as columns.*Correct that row"):
         load_source(tmp_path / "val.json")
 
 
