@@ -28,10 +28,9 @@ SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("validation", 
 MAX_INFERRED_MARKS = 1_000_000
 # Models count in float32, which ends at 3e38; nothing measured in a sensible unit comes near.
 LONGEST_SPAN = 1e30
-# Float64 tells whole numbers apart up to here.
-_LARGEST_WHOLE = 2**53
 # What 64 bits of nanoseconds hold, whole years.
-_FIRST_YEAR, _LAST_YEAR = 1678, 2261
+_YEARS = "timestamps must lie in 1678 to 2261"
+_TIMES = "times must be numbers, timestamps or ISO strings"
 # The columns that `load_events` takes by default.
 _DEFAULTS = {"time": ("times", "time"), "mark": ("marks", "mark"), "sequence": ("seq_id",), "start": ()}
 
@@ -259,15 +258,14 @@ def load_splits(
     tables = {split: read_table(piece) for split, piece in sources.items()}
     names = {split: _named_columns(table.column_names, columns) for split, table in tables.items()}
     if id2label is None:
-        stored = (_class_names(table, names[split]["mark"]) for split, table in tables.items())
-        id2label = next(filter(None, stored), None)
+        id2label = next(filter(None, (_class_names(tables[split], names[split]["mark"]) for split in tables)), None)
     rows = {split: event_rows(table, names[split]) for split, table in tables.items()}
     labels = _vocabulary([plain(table["mark"]) for table in rows.values()], id2label, num_marks)
     built = {}
     for split, table in tables.items():
-        unit = _metadata(table, b"ehd_hf").get("time_unit")  # as `export_windows` writes it
+        stored = _metadata(table, "ehd_hf", "time_unit")  # as `export_windows` writes it
         try:
-            unit = time_unit or (unit if isinstance(unit, str) else None)
+            unit = time_unit or (stored if isinstance(stored, str) else None)
             built[split] = checked_sequences(rows[split], labels, unit, sort)
         except ValueError as error:
             raise ValueError(f"split {split!r}: {error}" if split else str(error)) from None
@@ -280,12 +278,11 @@ def split_files(path: Path, types: Sequence[str] = FILE_TYPES) -> dict[str, Path
         return {"train": path}
     files: dict[str, Path] = {}
     for file in sorted(path.iterdir()):
-        split = SPLIT_NAMES.get(file.stem)
-        if split is None or file.suffix not in types:
-            continue
+        split = SPLIT_NAMES.get(file.stem) if file.suffix in types else None
         if split in files:
             raise ValueError(f"{path} has two files for {split}: {files[split].name} and {file.name}. Remove one.")
-        files[split] = file
+        if split is not None:
+            files[split] = file
     if not files:
         inside = ", ".join(sorted(file.name for file in path.iterdir())) or "nothing"
         raise ValueError(
@@ -298,7 +295,7 @@ def split_files(path: Path, types: Sequence[str] = FILE_TYPES) -> dict[str, Path
 # --- columns
 
 
-def check_column(names: Sequence[str], role: str, *candidates: str) -> str:
+def check_column(names: Sequence[str], role: str, *candidates: str | None) -> str:
     """The first of the candidates that is a column, which must be the only one of its name."""
     name = next((name for name in candidates if name in names), None)
     if name is None:
@@ -311,13 +308,10 @@ def check_column(names: Sequence[str], role: str, *candidates: str) -> str:
 
 def _named_columns(names: Sequence[str], asked: Mapping[str, str | None]) -> dict[str, str]:
     """The column of each role; there may be none of sequences and of starts."""
-    candidates = {role: _DEFAULTS[role] if asked.get(role) is None else (asked[role],) for role in _DEFAULTS}
-    required = {"time", "mark", *(role for role in asked if asked[role] is not None)}
-    return {
-        role: check_column(names, role, *options)
-        for role, options in candidates.items()
-        if role in required or set(options) & set(names)
-    }
+    candidates = {role: usual if asked.get(role) is None else (asked[role],) for role, usual in _DEFAULTS.items()}
+    if asked.get("sequence") is None and "seq_id" not in names:
+        del candidates["sequence"]
+    return {role: check_column(names, role, *options) for role, options in candidates.items() if options}
 
 
 def event_rows(table: pa.Table, names: Mapping[str, str], forgiving: bool = False) -> pa.Table:
@@ -328,15 +322,17 @@ def event_rows(table: pa.Table, names: Mapping[str, str], forgiving: bool = Fals
         forgiving: lists may be empty, and several may have the same id.
     """
     table = table.select(list(names.values())).rename_columns(list(names))
-    lists = [role for role in ("time", "mark") if _is_list(table.schema.field(role).type)]
-    if len(lists) == 1:
-        raise ValueError(f"times and marks must both be lists or both be single; only the {lists[0]}s are lists.")
-    for role, name in names.items():
-        kind = table.schema.field(role).type
-        kind = kind.value_type if role in lists else kind
+    kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
+    is_lists = [_is_list(kinds[role]) for role in ("time", "mark")]
+    if is_lists[0] != is_lists[1]:
+        raise ValueError(
+            f"times and marks must both be lists or both be single; got {kinds['time']} and {kinds['mark']}."
+        )
+    for role, kind in kinds.items():
+        kind = kind.value_type if all(is_lists) and role in ("time", "mark") else kind
         if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            raise ValueError(f"the {role} column {name!r} must hold single values; got {kind}. Flatten or convert it.")
-    if not lists:
+            raise ValueError(f"the {role} column {names[role]!r} must hold single values; got {kind}. Convert it.")
+    if not all(is_lists):
         return table
     times, marks = plain(table["time"]), plain(table["mark"])
     ids = plain(table["sequence"]) if "sequence" in names else pa.array(range(table.num_rows))
@@ -346,35 +342,32 @@ def event_rows(table: pa.Table, names: Mapping[str, str], forgiving: bool = Fals
     each.refuse(counts != mark_counts, both, "times and marks must be equally many", "Check the source.")
     if not forgiving:
         each.refuse(counts == 0, counts, "a sequence needs at least one event", "Leave it out.")
-    if not forgiving and len(set(each.seq_ids)) < len(ids):
-        twice = max(each.seq_ids, key=each.seq_ids.count)
-        raise ValueError(f"sequence ids must differ; got {twice!r} twice. Renumber them, or leave the column out.")
-    if counts.sum() == 0:
-        raise ValueError(f"the lists of {names['time']!r} hold no events; expected at least one. Check the source.")
+        codes = ids.dictionary_encode().indices.fill_null(-1).to_numpy()
+        again = np.isin(np.arange(len(codes)), np.unique(codes, return_index=True)[1], invert=True)
+        twice = [f"{name!r} twice" for name in each.seq_ids]
+        each.refuse(again, twice, "sequence ids must differ", "Renumber them, or leave the column out.")
     owner = pa.array(np.repeat(np.arange(len(counts)), counts))
     rows = {"time": times.flatten(), "mark": marks.flatten(), "sequence": ids.take(owner)}
     return pa.table(rows | ({"start": plain(table["start"]).take(owner)} if "start" in names else {}))
 
 
-def _metadata(table: pa.Table, key: bytes) -> dict[str, Any]:
-    """What a writer left beside the schema under a key; nothing if it is damaged."""
+def _metadata(table: pa.Table, *keys: str) -> Any:
+    """What a writer left beside the schema under these keys, one inside the other; None if it is damaged."""
     try:
-        content = json.loads((table.schema.metadata or {}).get(key, b"{}"))
+        content = json.loads((table.schema.metadata or {}).get(keys[0].encode(), b"{}"))
     except (ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        return None
+    for key in keys[1:]:
+        content = content.get(key) if isinstance(content, dict) else None
+    return content
 
 
-def _class_names(table: pa.Table, name: str) -> dict[int, str] | None:
-    """Names of a ClassLabel column, as `datasets` keeps them beside the schema."""
-    feature: Any = _metadata(table, b"huggingface")
-    for key in ("info", "features", name):
-        feature = feature.get(key) if isinstance(feature, dict) else None
-    if isinstance(feature, dict):
-        names = (feature["feature"] if isinstance(feature.get("feature"), dict) else feature).get("names")
-        if isinstance(names, list) and names and all(isinstance(label, str) for label in names):
-            return dict(enumerate(names))
-    return None
+def _class_names(table: pa.Table, column: str) -> dict[int, str] | None:
+    """Names of a ClassLabel column, single or in lists, as `datasets` keeps them beside the schema."""
+    path = ("huggingface", "info", "features", column)
+    names = _metadata(table, *path, "names") or _metadata(table, *path, "feature", "names")
+    is_named = isinstance(names, list) and names and all(isinstance(label, str) for label in names)
+    return dict(enumerate(names)) if is_named else None
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -389,14 +382,19 @@ def _vocabulary(
     marks: Sequence[pa.Array], id2label: Mapping[int, str] | None, num_marks: int | None
 ) -> dict[int, str]:
     """One name per mark for all splits together."""
-    is_count = isinstance(num_marks, int | np.integer) and not isinstance(num_marks, bool)
-    if num_marks is not None and not (is_count and 1 <= num_marks <= MAX_INFERRED_MARKS):
+    is_count = isinstance(num_marks, int | np.integer) and 1 <= num_marks <= MAX_INFERRED_MARKS
+    if num_marks is not None and not is_count:
         raise ValueError(
             f"num_marks must be a number from 1 to {MAX_INFERRED_MARKS:,}; got {num_marks!r}. Correct it."
         )
     text = {is_text(values.type) for values in marks}
     if id2label is not None:
-        labels = _given_names(id2label)
+        try:
+            labels = {int(mark): str(id2label[mark]) for mark in sorted(id2label, key=int)}
+        except (TypeError, ValueError):
+            labels = {-1: ""}
+        if list(labels) != list(range(len(labels))) or len(set(labels.values())) != len(labels):
+            raise ValueError(f"id2label must map 0..n-1 to different names; got {id2label!r:.80}. Renumber it.")
     elif text == {True}:
         labels = dict(enumerate(sorted(set().union(*(pc.unique(values).to_pylist() for values in marks)) - {None})))
     elif text == {True, False}:
@@ -407,19 +405,9 @@ def _vocabulary(
         seen = 1 + int(max((piece[np.isfinite(piece)].max(initial=-1) for piece in numbers), default=-1))
         if num_marks is None and seen > MAX_INFERRED_MARKS:
             raise ValueError(f"marks must count from 0; got {seen - 1}. Pass identifiers as strings, or num_marks.")
-        labels = {mark: str(mark) for mark in range(seen if num_marks is None else num_marks)}
+        labels = {mark: str(mark) for mark in range(num_marks or seen)}
     if num_marks is not None and num_marks != len(labels):
         raise ValueError(f"num_marks is {num_marks} but there are {len(labels)} mark names. Leave num_marks out.")
-    return labels
-
-
-def _given_names(id2label: Mapping[int, str]) -> dict[int, str]:
-    try:
-        labels = {int(mark): str(id2label[mark]) for mark in sorted(id2label, key=int)}
-    except (TypeError, ValueError):
-        labels = {-1: ""}
-    if list(labels) != list(range(len(labels))) or len(set(labels.values())) != len(labels):
-        raise ValueError(f"id2label must map the marks 0..n-1 to different names; got {id2label!r:.80}. Renumber it.")
     return labels
 
 
@@ -461,11 +449,10 @@ def checked_sequences(
     encoded = ids.dictionary_encode()
     codes, seq_ids = encoded.indices.to_numpy(), tuple(encoded.dictionary.to_pylist())
     offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))]).astype(np.int64)
-    by_sequence, order = pa.array(np.argsort(codes, kind="stable")), _Order(offsets, seq_ids)
-    marks = _mark_ids(plain(rows["mark"]).take(by_sequence), id2label, order)
-    times = _parsed_times(plain(rows["time"]).take(by_sequence), order)
-    fix = "Remove the event or fill in its time."
-    order.refuse(~np.isfinite(times), times, "times must be finite", fix)
+    order, by_sequence = _Order(offsets, seq_ids), pa.array(np.argsort(codes, kind="stable"))
+    rows = {name: plain(rows[name]).take(by_sequence) for name in rows.column_names}
+    marks, times = _mark_ids(rows["mark"], id2label, order), _parsed_times(rows["time"], order)
+    order.refuse(~np.isfinite(times), times, "times must be finite", "Remove the event or fill in its time.")
     if sort and _backwards(times, offsets).any():  # a log in order of time is in order within its sequences
         by_time = np.lexsort((times, np.sort(codes)))  # stable
         times, marks = times[by_time], marks[by_time]
@@ -475,13 +462,18 @@ def checked_sequences(
     first, is_number = times[offsets[:-1]], times.dtype == np.float64
     with np.errstate(over="ignore"):  # what overflows is refused
         spans = times[offsets[1:] - 1].astype(np.float64) - first.astype(np.float64)  # of timestamps: in ns
-    rule, fix = f"times of a sequence must span less than {LONGEST_SPAN:g}", "Choose a larger unit of time."
-    if not is_number:
-        rule, fix = "timestamps of a sequence must lie within 292 years", "Check the source."
-    order.refuse(~(spans < (LONGEST_SPAN if is_number else 2.0**63)), spans, rule, fix)
+    longest, rule = (LONGEST_SPAN, f"{LONGEST_SPAN:g}") if is_number else (2.0**63, "292 years")
+    fix = "Choose a larger unit of time, or check the source."
+    order.refuse(~(spans < longest), spans, f"times of a sequence must span less than {rule}", fix)
     starts = np.full(len(seq_ids), np.array("NaN" if is_number else "NaT", times.dtype))
-    if "start" in rows.column_names and not pa.types.is_null(rows["start"].type):
-        starts = _starts(plain(rows["start"]).take(by_sequence), codes, order, times.dtype)
+    if "start" in rows and not pa.types.is_null(rows["start"].type):
+        given = _parsed_times(rows["start"], order)
+        if given.dtype != times.dtype:
+            raise ValueError(f"starts must be {times.dtype}, as the times are; got {given.dtype}. Convert them.")
+        starts = given[offsets[:-1]]
+        same = np.repeat(starts, np.diff(offsets))
+        differ = (given != same) & ~(np.isnan(given) & np.isnan(same))
+        order.refuse(differ, given, "the start column must hold one value per sequence", "Check the source.")
     late = ~np.isnan(starts) & ((starts > first) | ~np.isfinite(first - starts))
     order.refuse(late, starts, "a start must be finite and not after the first event", "Check the starts.")
     if is_number:
@@ -501,18 +493,6 @@ def _backwards(times: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return backwards
 
 
-def _starts(values: pa.Array, codes: np.ndarray, order: _Order, kind: Any) -> np.ndarray:
-    """(S,) of values (N,), which must be the same for all events of a sequence."""
-    pairs = pa.table({"sequence": np.sort(codes), "start": values}).group_by(["sequence", "start"]).aggregate([])
-    count = np.bincount(pairs["sequence"].to_numpy())
-    rule = "the start column must hold one value per sequence"
-    order.refuse(count > 1, [f"{number} values" for number in count], rule, "Check the source.")
-    starts = _parsed_times(values.take(pa.array(order.offsets[:-1])), _Order(np.arange(len(count) + 1), order.seq_ids))
-    if starts.dtype != kind:
-        raise ValueError(f"starts must be {kind}, as the times are; got {starts.dtype}. Convert them.")
-    return starts
-
-
 def numbers_of_text(values: pa.Array) -> pa.Array | None:
     """Whole numbers and numbers with a decimal comma, where all text is such."""
     if not pc.all(pc.match_substring_regex(values, r"^[+-]?\d{1,18}(,\d+)?$")).as_py():
@@ -523,39 +503,37 @@ def numbers_of_text(values: pa.Array) -> pa.Array | None:
 
 def _parsed_times(values: pa.Array, order: _Order) -> np.ndarray:
     """Numbers as float64, anything that means a timestamp as datetime64[ns] (UTC); missing is NaN or NaT."""
-    kind, expected = values.type, "times must be numbers, timestamps or ISO strings"
-    if is_text(kind) and pc.any(pc.match_substring(values, ",")).as_py():
+    if is_text(values.type) and pc.any(pc.match_substring(values, ",")).as_py():
         numbers = numbers_of_text(values)
         values = values if numbers is None else numbers
-        kind = values.type
+    kind, fix = values.type, "Correct it or remove the event."
     if pa.types.is_integer(kind):
         whole = values.fill_null(0).to_numpy()
-        rule, fix = "whole times must stay below 2**53, where float64 tells them apart", "Pass timestamps instead."
-        order.refuse((whole > _LARGEST_WHOLE) | (whole < -_LARGEST_WHOLE), whole, rule, fix)
+        rule = "whole times must stay below 2**53, where float64 tells them apart"
+        order.refuse((whole > 2**53) | (whole < -(2**53)), whole, rule, "Pass timestamps instead.")
     if _is_number(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
-        numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        return np.require(numbers, requirements="W")  # Arrow's memory is read-only
-    years, fix = f"timestamps must lie in {_FIRST_YEAR} to {_LAST_YEAR}", "Correct it or remove the event."
-    if is_text(kind):
-        parsed = pd.to_datetime(values.to_pandas(), format="ISO8601", utc=True, errors="coerce")
+        parsed = values.cast(pa.float64(), safe=False)
+    elif is_text(kind):
+        read = pd.to_datetime(values.to_pandas(), format="ISO8601", utc=True, errors="coerce")
         is_there = values.is_valid().to_numpy(zero_copy_only=False)
-        order.refuse(parsed.isna().to_numpy() & is_there, values, expected, fix)
-        order.refuse(~parsed.dt.year.between(_FIRST_YEAR, _LAST_YEAR).to_numpy() & is_there, values, years, fix)
-        return np.require(parsed.dt.tz_localize(None).to_numpy(dtype="datetime64[ns]"), requirements="W")
-    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        raise ValueError(f"{expected}; got {kind}. Convert the column.")
-    try:
-        timestamps = values.cast(pa.timestamp("ns", getattr(kind, "tz", None)))
-    except pa.ArrowInvalid as error:
-        ends = " to ".join(str(end.as_py())[:10] for end in pc.min_max(values).values())
-        raise ValueError(f"{years}; got {ends}. Correct those, or leave their rows out.") from error
-    return np.require(timestamps.to_numpy(zero_copy_only=False), requirements="W")
+        order.refuse(read.isna().to_numpy() & is_there, values, _TIMES, fix)
+        order.refuse(~read.dt.year.between(1678, 2261).to_numpy() & is_there, values, _YEARS, fix)
+        parsed = pa.array(read.dt.tz_localize(None).to_numpy(dtype="datetime64[ns]"))
+    elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        try:
+            parsed = values.cast(pa.timestamp("ns", getattr(kind, "tz", None)))
+        except pa.ArrowInvalid as error:
+            ends = " to ".join(str(end.as_py())[:10] for end in pc.min_max(values).values())
+            raise ValueError(f"{_YEARS}; got {ends}. Correct those, or leave their rows out.") from error
+    else:
+        raise ValueError(f"{_TIMES}; got {kind}. Convert the column.")
+    return np.require(parsed.to_numpy(zero_copy_only=False), requirements="W")  # Arrow's memory is read-only
 
 
 def _mark_ids(values: pa.Array, id2label: Mapping[int, str], order: _Order) -> np.ndarray:
     """(N,) int64 in range."""
-    missing, fix = values.is_null().to_numpy(zero_copy_only=False), "Fill it in or remove the event."
-    order.refuse(missing, values, "marks must not be missing", fix)
+    fix = "Fill it in or remove the event."
+    order.refuse(values.is_null().to_numpy(zero_copy_only=False), values, "marks must not be missing", fix)
     if is_text(values.type):
         blank = pc.equal(pc.utf8_trim_whitespace(values), "").to_numpy(zero_copy_only=False)
         order.refuse(blank, values, "a mark must have a name", fix)
@@ -567,10 +545,7 @@ def _mark_ids(values: pa.Array, id2label: Mapping[int, str], order: _Order) -> n
     if not _is_number(values.type):
         raise ValueError(f"marks must be integers or strings; got {values.type}. Convert the column.")
     numbers = values.to_numpy(zero_copy_only=False)
-    order.refuse(~np.isfinite(numbers), numbers, "marks must be finite", "Check the source.")
-    fix = "Check which column holds the marks."
-    order.refuse(numbers != np.floor(numbers), numbers, "marks must be whole numbers or strings", fix)
-    order.refuse(numbers < 0, numbers, "marks must not be negative", "Count marks from 0.")
-    fix = f"Pass num_marks={int(numbers.max()) + 1} (or a longer id2label) or check the source."
-    order.refuse(numbers >= len(id2label), numbers, f"marks must lie in [0, {len(id2label)})", fix)
+    fix = "Check which column holds the marks; pass num_marks (or a longer id2label) if there are more."
+    is_mark = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < len(id2label))
+    order.refuse(~is_mark, numbers, f"marks must be whole and lie in [0, {len(id2label)})", fix)
     return numbers.astype(np.int64)

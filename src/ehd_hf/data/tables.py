@@ -224,7 +224,7 @@ def _unreadable(source: Any, error: Exception) -> ValueError:
         kind, fix = "Parquet", "Was it written completely?"
     elif is_file and isinstance(error, UnicodeError):
         fix = "If it is a table, save it with that encoding."
-    elif is_csv(source):
+    elif is_csv(source) or isinstance(error, json.JSONDecodeError):
         fix = "Correct that row."
     elif not is_file and isinstance(source, Sequence):
         fix = "Give (time, mark) pairs, or dicts; each column needs values of one type."
