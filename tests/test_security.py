@@ -16,12 +16,11 @@ import yaml
 from transformers import AutoModel
 
 from ehd_hf import EHDDistiller, FullyNNConfig, FullyNNModel, load_events, load_windows
-from ehd_hf.data.export import export_windows
+from ehd_hf.data.export import export_windows, plain_markdown
 from ehd_hf.data.sources import load_source
 from ehd_hf.data.windows import make_crops
 from ehd_hf.models.ranking import RankingDistillerModel
 from ehd_hf.present.cards import check_card
-from ehd_hf.present.tables import plain_markdown
 from ehd_hf.training.recipe import saved_run
 from ehd_hf.training.trainer import Trainer, TrainingArguments
 

@@ -250,7 +250,7 @@ def _table(lines: Sequence[Row], *columns: Column) -> str:
 
 
 def _solver_name(row: Row) -> str:
-    return "this model" if row["solver"] == "distiller" else SHORT.get(row["solver"], row["solver"])
+    return "this model" if row["solver"] == "distiller" else str(SHORT.get(row["solver"], row["solver"]))
 
 
 def _num_windows(row: Row) -> int:
