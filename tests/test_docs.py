@@ -18,6 +18,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from typer.testing import CliRunner
 
 from ehd_hf.cli import app
+from ehd_hf.explain.explanation import FIELDS
 from ehd_hf.solvers import base as solvers
 from ehd_hf.training import recipe
 
@@ -207,6 +208,12 @@ def test_the_page_names_every_command_and_option():
         assert f"`ehd-hf {command}`" in text, command
         missing = [option for option in options if option.startswith("--") and f"`{option}`" not in text]
         assert set(missing) <= {"--help"}, f"ehd-hf {command}: {', '.join(missing)}"
+
+
+def test_the_page_names_every_column_of_an_answer():
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").split("### What is written")[1]
+    table = text.split("### ")[0]
+    assert not [name for name in FIELDS if f"`{name}`" not in table]
 
 
 def test_there_are_nine_pages():
