@@ -825,7 +825,8 @@ def push(
 
     options: dict[str, Any] = {"rows": rows or (), "card": card, "commands": command or (), "dataset": dataset}
     options |= {"revision": revision, "private": private or None, "dry_run": dry_run}
-    done = push_folder(folder, repo, **options, **({"commit_message": message} if message else {}))
+    options |= {"commit_message": message} if message else {}
+    done = push_folder(folder, repo, **options)
     _show(((path, f"{size:,}", state) for path, size, state in done.files), ("file", "bytes", "state"))
     _say(f"{done.repo_type} {repo}: {'nothing was uploaded.' if done.url is None else f'committed as {done.url}'}")
     return DONE
