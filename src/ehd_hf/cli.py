@@ -102,17 +102,8 @@ def _explain_failure(error: Exception) -> int:
 
     from .files import CannotWrite
 
-    if not isinstance(
-        error,
-        ValueError
-        | TypeError
-        | ImportError
-        | OSError
-        | MemoryError
-        | ArrowException
-        | StrictDataclassError
-        | SafetensorError,
-    ):
+    ours = (ValueError, TypeError, ImportError, OSError, MemoryError)
+    if not isinstance(error, (*ours, ArrowException, StrictDataclassError, SafetensorError)):
         raise error
     text, number = " ".join(str(error).split()) or type(error).__name__, getattr(error, "errno", None)
     code = SYSTEM_FAILED
@@ -740,14 +731,9 @@ def write_windows(
     pairs = pair or ["15-40"]
     given: dict[str, Any] = {"time": time, "mark": mark, "sequence": sequence, "time_unit": time_unit, "sort": sort}
     splits = load_source(source, **{key: value for key, value in given.items() if value})
-    written = export_windows(
-        splits,
-        out,
-        [parse_pair(pair) for pair in pairs],
-        name=name or source.resolve().stem,
-        card=None if card is None else yaml.safe_load(card.read_text("utf-8")),
-        overwrite=overwrite,
-    )
+    about: dict[str, Any] = {"name": name or source.resolve().stem, "overwrite": overwrite}
+    about |= {"card": yaml.safe_load(card.read_text("utf-8"))} if card else {}
+    written = export_windows(splits, out, [parse_pair(pair) for pair in pairs], **about)
     _say(f"{', '.join(pairs)} and the sequences are in {written}.")
     return DONE
 
@@ -782,17 +768,8 @@ def report(
     from .training.recipe import unseen_part
 
     test, fitted = unseen_part(Path(model), sequences) or (None, None)
-    written = write_report(
-        explainer,
-        sequences,
-        out,
-        title=title or events.name,
-        max_explanations=max_explanations,
-        future=future,
-        history=_history(history),
-        test=test,
-        train=fitted,
-    )
+    asked: dict[str, Any] = {"future": future, "history": _history(history), "max_explanations": max_explanations}
+    written = write_report(explainer, sequences, out, title=title or events.name, test=test, train=fitted, **asked)
     _say(f"Open {written} in a browser.")
     return DONE
 
