@@ -2,9 +2,9 @@
 
 One small error at a time is put into `perplexity`, `rebuild`, the gate and the losses; a mutant that no test notices
 has survived. Tests are collected once; each mutant is a forked child in which the code of one function is exchanged:
-a killed one takes a fraction of a second. Survivors must be explained in docs/quality.md, or the exit code is 1.
+a killed one takes a fraction of a second. A survivor must be explained in mutants.md, or the exit code is 1.
 
-    python scripts/tools/mutate.py [perplexity rebuild encoder ehd ranking] [--function _GatedLSTM.backward]
+    python scripts/tools/mutate.py [perplexity rebuild gated_lstm ehd ranking] [--function _GatedLSTM.backward]
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-QUALITY = ROOT / "docs" / "quality.md"
+QUALITY = ROOT / "scripts" / "tools" / "mutants.md"
 # Those that ask the gate itself: a mutant that survives runs all of them, and all of test_mtpp.py takes a minute.
 GATE_TESTS = [
-    f"test_mtpp.py::test_{name}"
+    f"models/test_mtpp.py::test_{name}"
     for name in (
         "gates_reach_as_far_as_padding_before_an_event_and_no_farther",
         "states_are_those_of_torchs_own_lstm_with_and_without_gradients",
@@ -41,16 +41,19 @@ GATE_TESTS = [
 ]
 # Module -> functions (all, if none are named) and the tests that must hold them.
 TARGETS = {
-    "perplexity": ([], ["test_perplexity.py", "test_bad_input.py::test_bad_arguments_are_refused_in_words"]),
-    "rebuild": ([], ["test_rebuild.py", "test_perplexity.py"]),
-    "mtpp.encoder": (
+    "models.perplexity": (
+        [],
+        ["models/test_perplexity.py", "test_bad_input.py::test_bad_arguments_are_refused_in_words"],
+    ),
+    "models.rebuild": ([], ["models/test_rebuild.py", "models/test_perplexity.py"]),
+    "models.gated_lstm": (
         ["gate_padding", "last_kept_times", "_GatedLSTM.forward", "_GatedLSTM.backward"],
         GATE_TESTS,
     ),
-    "distillers.ehd": (["EHDDistillerModel.forward", "sample_masks"], ["test_distillers.py"]),
-    "distillers.ranking": (
+    "models.ehd": (["EHDDistillerModel.forward", "sample_masks"], ["models/test_distillers.py"]),
+    "models.ranking": (
         ["RankingDistillerModel._expected_drop", "_effects", "inclusion_probability"],
-        ["test_ranking.py"],
+        ["models/test_ranking.py"],
     ),
 }
 SECONDS_PER_MUTANT = 180
@@ -304,7 +307,7 @@ def main() -> int:
         if asked and module not in asked:
             continue
         loop, began = MutationLoop(module, names, arguments.function), time.perf_counter()
-        options = ["-q", "-p", "no:cacheprovider", "--no-header", "-m", "not slow", "--no-summary"]
+        options = ["-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", "-m", "not slow", "--no-summary"]
         files = [str(ROOT / "tests" / test) for test in tests]
         code = pytest.main([*options, *files], plugins=[loop])
         if code != pytest.ExitCode.OK or loop.number == 0:  # where nothing was tried, nothing survives
