@@ -22,7 +22,6 @@ import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModel
 
-import ehd_hf.models  # noqa: F401  # registers every model
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.sources import load_source, with_jitter
 from ehd_hf.data.synthetic import simulated_splits

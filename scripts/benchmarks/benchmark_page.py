@@ -1,4 +1,4 @@
-"""Rows of scripts/benchmarks/benchmark.py in, docs/speed.md and its figures out. Measures nothing.
+"""Rows of scripts/benchmarks/benchmark.py in, results/speed.md and its figures out. Measures nothing.
 
 python scripts/benchmarks/benchmark_page.py
 """
@@ -142,7 +142,7 @@ def _apart(values: list[float], least: float = 0.09) -> list[float]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--benchmarks", type=Path, default=ROOT / "results" / "benchmarks.json", help="the rows")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "speed.md", help="the page")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "speed.md", help="the page")
     parser.add_argument("--figures", type=Path, default=ROOT / "docs" / "figures", help="the folder of its figures")
     arguments = parser.parse_args(argv)
     try:

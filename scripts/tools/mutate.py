@@ -2,7 +2,7 @@
 
 One error at a time is put into a function; a mutant that no test notices has survived. Tests are collected once, and
 each mutant is a forked child in which the code of one function is exchanged, so most take a fraction of a second.
-Most survivors compute the same in another way; read them.
+A survivor must be explained in mutants.md, or the exit code is 1.
 
     python scripts/tools/mutate.py                                  # all modules, about an hour
     python scripts/tools/mutate.py gated_lstm --function _GatedLSTM.backward
@@ -28,6 +28,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
+EXPLAINED = Path(__file__).with_name("mutants.md")
 # Module of ehd_hf.models -> its functions (all, if none are named) and the arguments of pytest that choose its tests.
 # Of test_mtpp.py those that ask the gate itself: a mutant that survives runs all of them.
 GATE = "gates or lstm or gradients or last_kept"
@@ -57,7 +58,7 @@ class Mutant(NamedTuple):
     code: types.CodeType
 
     def __str__(self) -> str:
-        return f"line {self.line}, {self.where}: {self.before} -> {self.after}"
+        return f"`{self.where}`: `{self.before}` -> `{self.after}`"
 
 
 def replacements(node: ast.AST) -> Iterator[ast.AST]:
@@ -179,7 +180,7 @@ class MutationLoop:
             _, failed = self.in_child([items[index] for index in order], mutant)
             if failed is None:
                 self.survivors.append(mutant)
-                print(f"\nsurvived: {mutant}", flush=True)
+                print(f"\nsurvived: line {mutant.line} {mutant}", flush=True)
             elif failed >= 0:
                 kills[order[failed]] += 1
         return True
@@ -224,7 +225,7 @@ def main() -> int:
     if unknown := set(arguments.modules) - set(TARGETS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; expected {', '.join(TARGETS)}")
     sys.path.insert(0, str(TESTS))
-    lines = []
+    explained, lines, unexplained = EXPLAINED.read_text(encoding="utf-8"), [], []
     for module in arguments.modules or TARGETS:
         names, (file, *selection) = TARGETS[module]
         loop, began = MutationLoop(module, arguments.function or names), time.perf_counter()
@@ -233,10 +234,12 @@ def main() -> int:
         if pytest.main([*options, *files], plugins=[loop]) != pytest.ExitCode.OK or loop.number == 0:
             print(f"{module}: no mutant was tried", file=sys.stderr)  # where nothing was tried, nothing survives
             return 1
+        unexplained += [str(mutant) for mutant in loop.survivors if str(mutant) not in explained]
         counts = (loop.number, loop.number - len(loop.survivors), len(loop.survivors))
         lines.append(f"| {module} | {' | '.join(map(str, counts))} | {(time.perf_counter() - began) / 60:.1f} |")
     print("| module | mutants | killed | survived | minutes |\n|---|---|---|---|---|", *lines, sep="\n")
-    return 0
+    print(f"{len(unexplained)} survivors are not explained in {EXPLAINED.name}", *unexplained, sep="\n")
+    return 1 if unexplained else 0
 
 
 if __name__ == "__main__":

@@ -35,9 +35,8 @@ from starlette.middleware import Middleware
 from transformers.utils import logging as transformers_logging
 
 from .data.reading import Read, Reading, read_events
-from .data.sequences import EventSequences
+from .data.sequences import find_sequence
 from .data.synthetic import example_log
-from .data.tables import nearest
 from .explain.explainer import EHDDistiller, load_example
 from .explain.explanation import Explanation
 from .hub.fetch import list_pretrained
@@ -154,7 +153,7 @@ class Service:
     def explain(self, source: Source, asked: Asked) -> Explanation:
         """Find the events before the split that explain those after it."""
         read = self.read(source)
-        one = read.events.select([find_sequence(read.events, asked.sequence)])
+        one = read.events.select([0 if asked.sequence is None else find_sequence(read.events, asked.sequence)])
         length = one.num_events
         if length < 2:
             raise ValueError(f"there must be a past and a future; sequence {one.seq_ids[0]} has one event.")
@@ -278,14 +277,6 @@ def _text_bytes(values: Any) -> int:
     if not pa.types.is_dictionary(values.type):
         return 0
     return pc.sum(pc.binary_length(values.dictionary).take(values.indices)).as_py() or 0
-
-
-def find_sequence(events: EventSequences, name: str | None) -> int:
-    """Index of the sequence called `name`; the first one if there is no name."""
-    names = [str(seq_id) for seq_id in events.seq_ids]
-    if name is not None and name not in names:
-        raise ValueError(f"there is no sequence {name!r} among {len(names):,}.{nearest(name, names)} Choose another.")
-    return 0 if name is None else names.index(name)
 
 
 def _count(what: str, value: float, most: int) -> int:

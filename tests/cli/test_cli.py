@@ -332,6 +332,33 @@ def test_explaining_all_takes_no_more_memory_than_a_batch(events, model, tmp_pat
     assert sum(summary[status] for status in ("explained", "explains_nothing", "infeasible", "too_short")) == 20
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epsilon": 0.6, "delta": 0.2, "refine": "prefix"},
+        {"refine": "none"},
+        {"future": 4, "history": 9, "share": 0.4},
+    ],
+)
+def test_options_are_those_of_explain(tmp_path, options):
+    import ehd_hf
+
+    events = ehd_hf.load_example("incidents")
+    events.to_csv(tmp_path / "log.csv", index=False)
+    flags = [word for name, value in options.items() for word in (f"--{name}", value)]
+    answer = json.loads(run("explain", "incidents", tmp_path / "log.csv", *flags, "--json").stdout)
+    expected = json.loads(ehd_hf.EHDDistiller.from_pretrained("incidents").explain(events, **options).to_json())
+    assert {**answer, "seq_id": None} == {**expected, "seq_id": None}
+
+
+def test_one_sequence_is_drawn_and_listed(events, model, tmp_path):
+    figure, table = tmp_path / "why.png", tmp_path / "why.csv"
+    run("explain", model, events, "--sequence", "service-003", "--size", 2, "--figure", figure, "--table", table)
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    roles = pd.read_csv(table)["role"].tolist()
+    assert roles.count("distilled") == 2 and roles.count("left") == 4 and roles[-2:] == ["future", "future"]
+
+
 def test_an_mtpp_alone_explains_too(events, model):
     process = model / "training" / "point_process"
     named = ["--time", "ts", "--mark", "type", "--sequence-column", "service", "--sequence", "service-003"]
@@ -473,7 +500,7 @@ def test_equal_intervals_are_trained_on_with_a_warning(tmp_path):
         (["--all", "--out", "x.xlsx"], "must end in .parquet, .jsonl, .csv"),
         ([], "which of 20 sequences"),
         (["--sequence", "service-003x"], "no sequence 'service-003x'.*Did you mean 'service-003'"),
-        (["--all", "--future", "9999"], "no sequence has more than the 9999 events"),
+        (["--all", "--future", "9999"], "is long enough: a window has at least 1 \\+ 9999 events"),
         (["--sequence", "service-003", "--future", "0"], "future must be a number of events of at least 1"),
         (["--sequence", "service-003", "--share", "2"], r"share"),
         (["--sequence", "service-003", "--share", "0.5", "--size", "2"], "one of epsilon, share and size"),
@@ -491,9 +518,9 @@ def test_a_bad_question_is_refused_with_code_2(events, model, tmp_path, monkeypa
 @pytest.mark.parametrize(
     "name, said",
     [
-        ("incident", "no model 'incident'.*Did you mean 'incidents'"),
-        ("deep/er/path", "no such folder"),
-        (".", "no config.json"),
+        ("incident", "No model called 'incident'.*Did you mean 'incidents'"),
+        ("deep/er/path", "not a folder with config.json"),
+        (".", "not a folder with config.json"),
     ],
 )
 def test_a_model_that_is_none_is_refused(events, tmp_path, monkeypatch, name, said):

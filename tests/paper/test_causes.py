@@ -337,7 +337,7 @@ def test_cached_rows_of_causes_are_not_computed_again(simulated, windows, monkey
 def test_marks_in_another_order_and_windows_without_causes_are_refused(simulated, windows):
     process = delayed_hawkes()
     other = HawkesProcess(
-        process.base_rates, process.branching, "gamma", process.scale, process.shape, tuple(process.labels[::-1])
+        process.base_rates, process.branching, process.scale, process.shape, tuple(process.labels[::-1])
     )
     with pytest.raises(ValueError, match="marks of the process, in its order \\(distractor 2, .*theirs are cause A"):
         next(evaluate_causes([], windows, simulated.parents, other, Run()))

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from transformers import AutoModel
 
-import ehd_hf.models  # noqa: F401  # registers the model types
 from ehd_hf import __version__
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.sources import load_source, with_jitter

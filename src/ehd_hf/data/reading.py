@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import reduce
 from itertools import product
@@ -19,8 +19,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .sequences import TIME_UNITS, EventSequences, checked_sequences, group_rows, unit_in_nanoseconds
-from .tables import column_names, first_rows, is_csv, nearest, read_table
+from .sequences import (
+    TIME_UNITS,
+    EventSequences,
+    check_column,
+    checked_sequences,
+    event_rows,
+    numbers_of_text,
+    unit_in_nanoseconds,
+)
+from .tables import first_rows, is_csv, is_text, nearest, plain, read_table
 
 # More kinds of events than this are not told apart: the rarest, and all that happen less than so often, become OTHER.
 MAX_MARKS, SELDOM = 100, 20
@@ -127,33 +135,33 @@ def read_events(
     kept = reading or Reading()
     if max_marks < 2:
         raise ValueError(f"max_marks must be at least 2; got {max_marks}. The default is {MAX_MARKS}.")
-    table, names = _read(source, {"time": time, "mark": mark, "sequence": sequence}, kept)
-    table, notes = _without_missing(table, names)
-    times, written, time_notes = _read_times(table["time"], time_format, kept.time_format, names["time"])
+    table = first_rows(source) if is_csv(source) else read_table(source)
+    names = _find_columns(table, {"time": time, "mark": mark, "sequence": sequence}, kept)
+    if is_csv(source):  # marks and ids are text, whatever their first rows look like
+        text = [names[role] for role in ("mark", "sequence") if role in names]
+        table = read_table(source, columns=names.values(), text_columns=text)
+    rows, notes = _without_missing(event_rows(table, names, forgiving=True), names)
+    times, written, time_notes = _read_times(plain(rows["time"]), time_format, kept.time_format, names["time"])
     if kept.marks:
-        codes, marks, merges, mark_notes = _known_marks(table["mark"], kept.marks, kept.merges)
+        codes, marks, merges, mark_notes = _trained_marks(rows["mark"], kept.marks, kept.merges)
     else:
-        codes, marks, merges, mark_notes = _choose_marks(table["mark"], max_marks, names["mark"])
+        codes, marks, merges, mark_notes = _choose_marks(rows["mark"], max_marks, names["mark"])
     unit = time_unit or kept.time_unit
-    detects_unit = pa.types.is_timestamp(times.type) and unit is None
+    detects_unit = not _is_number(times.type) and unit is None
     if detects_unit and kept.marks:
         raise ValueError(
             f"this model was trained on numbers without a unit; column {names['time']!r} holds timestamps. Give times "
             "as numbers in the unit it was trained on."
         )
-    ids = _plain(table["sequence"]) if "sequence" in table.column_names else None
-    _, order, offsets, seq_ids = group_rows(ids, len(times))
-    flat = times.take(order), pa.array(codes).take(order), None, offsets, seq_ids
-    events = checked_sequences(*flat, dict(enumerate(marks)), "ns" if detects_unit else unit, sort=True)
+    rows = rows.set_column(0, "time", times).set_column(1, "mark", pa.array(codes))
+    events = checked_sequences(rows, dict(enumerate(marks)), "ns" if detects_unit else unit, sort=True)
     if detects_unit:
         events = _in_natural_unit(events)
     resolution, tie_notes = (kept.resolution, []) if kept.marks else _tied_resolution(events, times)
     if resolution is not None:
         events = spread_ties(events, resolution)
     found = Reading(
-        time=names["time"],
-        mark=names["mark"],
-        sequence=names.get("sequence"),
+        **{role: names.get(role) for role in COLUMN_NAMES},
         time_format=written,
         time_unit=events.time_unit,
         marks=tuple(marks),
@@ -166,109 +174,44 @@ def read_events(
 # --- columns
 
 
-def _find_columns(
-    names: Sequence[str], asked: Mapping[str, str | None], kept: Reading, sample: Callable[[], pa.Table]
-) -> dict[str, str]:
-    """The column of each role; there may be none of sequences. `sample` gives rows to look into."""
-    listed = f"the columns are {', '.join(names)}."
-    if any(map(_is_value, names)):
-        listed += " Does the file lack a line of column names?"
-    for role, name in asked.items():
-        if name is not None and name not in names:
-            near = nearest(name, names)
-            raise ValueError(f"there is no {role} column {name!r}; {listed}{near} Name one of them.")
+def _find_columns(table: pa.Table, asked: Mapping[str, str | None], kept: Reading) -> dict[str, str]:
+    """The column of each role; there may be none of sequences."""
+    names = table.column_names
+    columns = {role: check_column(names, role, name) for role, name in asked.items() if name is not None}
     lower = {column.lower().strip(): column for column in reversed(names)}
-    found = {role: name for role, name in asked.items() if name is not None}
-    for role, known in COLUMN_NAMES.items():
-        candidates = [getattr(kept, role), *(lower.get(guess) for guess in known)]
-        free = [name for name in candidates if name in names and name not in found.values()]
-        if role not in found and free:
-            found[role] = free[0]
-    if "time" not in found and len(timestamps := _columns_of_timestamps(sample())) == 1:
-        found["time"] = timestamps[0]
-    if missing := [role for role in ("time", "mark") if role not in found]:
+    for role, usual in COLUMN_NAMES.items():
+        candidates = [getattr(kept, role), *(lower.get(guess) for guess in usual)]
+        free = [name for name in candidates if name in names and name not in columns.values()]
+        if role not in columns and free:
+            columns[role] = check_column(names, role, free[0])
+    if "time" not in columns and len(timestamps := _columns_of_timestamps(table)) == 1:
+        columns["time"] = check_column(names, "time", timestamps[0])
+    if missing := [role for role in ("time", "mark") if role not in columns]:
         which = " and which ".join({"time": "when it happened", "mark": "what happened"}[role] for role in missing)
         roles = " and ".join(f"the {role} column" for role in missing)
-        raise ValueError(f"which column says {which}? T{listed[1:]} Name {roles}.")
-    for role, name in found.items():
-        if names.count(name) > 1:
-            raise ValueError(f"the {role} column must be one; {names.count(name)} are called {name!r}. Rename them.")
-    return {role: found[role] for role in COLUMN_NAMES if role in found}
+        has_values = any(any(map(str.isdigit, name)) and not any(map(str.isalpha, name)) for name in names)
+        hint = " Does the file lack a line of column names?" if has_values else ""
+        raise ValueError(f"which column says {which}? The columns are {', '.join(names)}.{hint} Name {roles}.")
+    return {role: columns[role] for role in COLUMN_NAMES if role in columns}
 
 
 def _columns_of_timestamps(table: pa.Table) -> list[str]:
     """The columns whose first values are timestamps beyond doubt."""
-    found = []
+    names = []
     for position, name in enumerate(table.column_names):
         try:
-            sample = table.column(position).slice(0, 200).drop_null()
+            sample = plain(table.column(position).slice(0, 200).drop_null())
             if len(sample) and _understand(sample, None, name)[1] != NUMBER:
-                found.append(name)
+                names.append(name)
         except ValueError:
             continue
-    return found
-
-
-def _is_value(name: str) -> bool:
-    return any(letter.isdigit() for letter in name) and not any(letter.isalpha() for letter in name)
-
-
-def _read(source: Any, asked: Mapping[str, str | None], kept: Reading) -> tuple[pa.Table, dict[str, str]]:
-    """The columns that play a role, called by it, one row per event; and their names in the source."""
-    if is_csv(source):
-        names = _find_columns(column_names(source), asked, kept, lambda: first_rows(source))
-        text = [names[role] for role in ("mark", "sequence") if role in names]  # whatever their first rows look like
-        table = read_table(source, columns=names.values(), text_columns=text)
-    else:
-        table = read_table(source)
-        names = _find_columns(table.column_names, asked, kept, lambda: table)
-    table = table.select(list(names.values())).rename_columns(list(names))
-    for role, name in names.items():
-        kind = table.schema.field(role).type
-        if pa.types.is_struct(kind) or pa.types.is_map(kind):
-            raise ValueError(f"the {role} column {name!r} must hold single values or lists; got objects. Flatten it.")
-        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            raise ValueError(f"the {role} column {name!r} must hold text or numbers; got bytes. Convert it to UTF-8.")
-    if "sequence" in names and pa.types.is_nested(table.schema.field("sequence").type):
-        raise ValueError(
-            f"sequence ids must be single values; {names['sequence']!r} holds lists. Name another column."
-        )
-    lists = [role for role in ("time", "mark") if pa.types.is_nested(table.schema.field(role).type)]
-    if not lists:
-        return table, names
-    if len(lists) == 1:
-        raise ValueError(f"times and marks must both be lists or both be single; only the {lists[0]}s are lists.")
-    times, marks = (table[role].combine_chunks() for role in ("time", "mark"))
-    for role, lists_of_role in (("time", times), ("mark", marks)):
-        if pa.types.is_nested(lists_of_role.type.value_type):
-            raise ValueError(
-                f"the lists of {names[role]!r} must hold single values; got lists of lists. Flatten them."
-            )
-    counts, mark_counts = (pc.fill_null(pc.list_value_length(values), 0).to_numpy() for values in (times, marks))
-    if (counts != mark_counts).any():
-        row = int(np.argmax(counts != mark_counts))
-        raise ValueError(f"row {row} has {counts[row]} times and {mark_counts[row]} marks. They must be equally many.")
-    owners = pa.array(np.repeat(np.arange(len(counts)), counts))
-    ids = table["sequence"].take(owners) if "sequence" in names else owners
-    if counts.sum() == 0:
-        raise ValueError(f"the lists of {names['time']!r} hold no events; expected at least one. Check the source.")
-    return pa.table({"time": times.flatten(), "mark": marks.flatten(), "sequence": ids}), names
-
-
-def _plain(values: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """One array of plain values: no chunks, no dictionary."""
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    if isinstance(array, pa.ChunkedArray):  # of no chunks, or of too many bytes for one
-        array = pa.concat_arrays(array.chunks)
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    return names
 
 
 def _encoded(values: pa.ChunkedArray) -> pa.DictionaryArray:
     """Distinct values and their codes."""
-    if pa.types.is_dictionary(values.type):
-        values = values.unify_dictionaries().combine_chunks()
-        return values if isinstance(values, pa.Array) else pa.concat_arrays(values.chunks)
-    return _plain(values).dictionary_encode()
+    array = values.combine_chunks()
+    return array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
 
 
 def _without_missing(table: pa.Table, names: Mapping[str, str]) -> tuple[pa.Table, list[str]]:
@@ -276,12 +219,11 @@ def _without_missing(table: pa.Table, names: Mapping[str, str]) -> tuple[pa.Tabl
     missing: dict[str, np.ndarray] = {}
     for role in names:
         values = table[role]
-        kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-        if role != "time" and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            encoded = _encoded(values)
-            trimmed = pc.utf8_trim_whitespace(encoded.dictionary)
+        if role != "time" and is_text(getattr(values.type, "value_type", values.type)):
+            distinct = _encoded(values)
+            trimmed = pc.utf8_trim_whitespace(distinct.dictionary)
             trimmed = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, trimmed.type), trimmed)
-            values = trimmed.take(encoded.indices)
+            values = trimmed.take(distinct.indices)
             table = table.set_column(table.column_names.index(role), role, values)
         missing[role] = pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False)
     anywhere = np.logical_or.reduce(list(missing.values()))
@@ -302,42 +244,36 @@ def _without_missing(table: pa.Table, names: Mapping[str, str]) -> tuple[pa.Tabl
 
 
 def _read_times(
-    values: pa.ChunkedArray, asked: str | None, stored: str | None, column: str
+    values: pa.Array, asked: str | None, stored: str | None, column: str
 ) -> tuple[pa.Array, str, list[str]]:
     """Times in the format asked for, else in the stored one if they fit it, else as detected.
 
     A stored format is reused only where it cannot be detected again: ambiguous patterns, plain numbers.
     """
-    reused = stored if "%" in (stored or "") or stored == NUMBER else None
-    if asked is None and reused is not None:
+    if asked is None and ("%" in (stored or "") or stored == NUMBER):
         try:
-            return _understand(values, reused, column)
+            return _understand(values, stored, column)
         except ValueError:
             pass  # this table writes its times in another way
     return _understand(values, asked, column)
 
 
-def _understand(values: pa.ChunkedArray, wanted: str | None, column: str) -> tuple[pa.Array, str, list[str]]:
+def _understand(array: pa.Array, wanted: str | None, column: str) -> tuple[pa.Array, str, list[str]]:
     """Times as timestamps or float64, their format, and notes about it."""
-    array = _plain(values)
     kind = array.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        zone = getattr(kind, "tz", None)
-        try:
-            return array.cast(pa.timestamp("ns", zone)), ISO, [_IN_UTC] if zone else []
-        except pa.ArrowInvalid as error:
-            ends = " to ".join(str(end.as_py())[:10] for end in pc.min_max(array).values())
-            raise ValueError(
-                f"times must lie between the years 1678 and 2261; column {column!r} has {ends}. Correct those, or "
-                "leave their rows out."
-            ) from error
+        return array, ISO, [_IN_UTC] if getattr(kind, "tz", None) else []
     if pa.types.is_time(kind):
         raise ValueError(f"times need a date; column {column!r} holds times of day such as {array[0]}. Add the date.")
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+    if _is_number(kind):
         return _understand_numbers(array, wanted, column)
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+    if not is_text(kind):
         raise ValueError(f"times are numbers, timestamps or text; column {column!r} holds {kind}. Convert it.")
     return _understand_text(array, wanted, column)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
 def _understand_numbers(array: pa.Array, wanted: str | None, column: str) -> tuple[pa.Array, str, list[str]]:
@@ -368,9 +304,8 @@ def _understand_numbers(array: pa.Array, wanted: str | None, column: str) -> tup
 
 def _understand_text(array: pa.Array, wanted: str | None, column: str) -> tuple[pa.Array, str, list[str]]:
     as_number = wanted != ISO and "%" not in (wanted or "")
-    if as_number and pc.all(pc.match_substring_regex(array, r"^[+-]?\d{1,18}(,\d+)?$")).as_py():
-        kind = pa.float64() if pc.any(pc.match_substring(array, ",")).as_py() else pa.int64()
-        return _understand_numbers(pc.replace_substring(array, ",", ".").cast(kind), wanted, column)
+    if as_number and (numbers := numbers_of_text(array)) is not None:
+        return _understand_numbers(numbers, wanted, column)
     if as_number and wanted is not None:
         raise ValueError(
             f"times of column {column!r} are text such as {array[0].as_py()!r}; got the format {wanted!r}. Write a "
@@ -460,7 +395,7 @@ def _in_natural_unit(events: EventSequences) -> EventSequences:
 # --- tied times
 
 
-def _tied_resolution(events: EventSequences, moments: pa.Array) -> tuple[float | None, list[str]]:
+def _tied_resolution(events: EventSequences, times: pa.Array) -> tuple[float | None, list[str]]:
     """What the times were rounded to, in the events' unit, if that makes many of them equal."""
     repeated = events.intervals() == 0
     repeated[events.offsets[:-1]] = False
@@ -468,8 +403,8 @@ def _tied_resolution(events: EventSequences, moments: pa.Array) -> tuple[float |
     if tied <= TIED_SHARE * max(1, events.num_events - len(events)):
         return None, []
     share = f"{tied / events.num_events:.0%} of the events have the very time of the one before"
-    if pa.types.is_timestamp(moments.type):
-        nanoseconds = moments.cast(pa.timestamp("ns")).view(pa.int64()).to_numpy(zero_copy_only=False)
+    if not _is_number(times.type):
+        nanoseconds = times.cast(pa.timestamp("ns")).view(pa.int64()).to_numpy(zero_copy_only=False)
         names = {"D": "day", "h": "hour", "min": "minute", "s": "second", "ms": "millisecond"}
         unit = next((unit for unit in names if (nanoseconds % TIME_UNITS[unit] == 0).all()), None)
         if unit is not None:
@@ -539,7 +474,7 @@ def _choose_marks(
     return codes[encoded.indices.to_numpy()], marks, True, [said]
 
 
-def _known_marks(
+def _trained_marks(
     values: pa.ChunkedArray, marks: Sequence[str], merges: bool
 ) -> tuple[np.ndarray, Sequence[str], bool, list[str]]:
     """The same where the names are given."""
