@@ -15,6 +15,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -102,17 +103,8 @@ def _explain_failure(error: Exception) -> int:
 
     from .files import CannotWrite
 
-    if not isinstance(
-        error,
-        ValueError
-        | TypeError
-        | ImportError
-        | OSError
-        | MemoryError
-        | ArrowException
-        | StrictDataclassError
-        | SafetensorError,
-    ):
+    ours = (ValueError, TypeError, ImportError, OSError, MemoryError)
+    if not isinstance(error, (*ours, ArrowException, StrictDataclassError, SafetensorError)):
         raise error
     text, number = " ".join(str(error).split()) or type(error).__name__, getattr(error, "errno", None)
     code = SYSTEM_FAILED
@@ -299,6 +291,9 @@ def train(
     ] = None,
     max_marks: MaxMarks = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of the split and of all that is drawn.")] = 0,
+    config: Annotated[
+        Path | None, _option("Train by this plan: plan.json of a model, or YAML.", metavar="FILE")
+    ] = None,
     threads: Threads = 0,
     json: AsJson = False,
 ) -> int:
@@ -314,17 +309,12 @@ def train(
     if minutes is not None and not 0 < minutes < math.inf:
         raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
     _check_place(out)
-    from .data.reading import read_events
-    from .training.recipe import (
-        Costs,
-        Plan,
-        describe_plan,
-        estimate_seconds,
-        fit_to_budget,
-        inspect_events,
-        make_plan,
-    )
+    from .data.reading import Reading, read_events
+    from .training import recipe as fitting
 
+    if config is not None and (history, future, minutes, seed) != (None, None, None, 0):
+        raise ValueError("--config holds the plan. Leave out --history, --future, --minutes and --seed, or --config.")
+    earlier = None if config is None else fitting.Run.load(config)
     _say(f"Reading {events} ...", stderr=True)
     read = read_events(
         events,
@@ -334,38 +324,31 @@ def train(
         time_format=time_format,
         time_unit=time_unit,
         max_marks=max_marks,
+        reading=None if earlier is None else Reading.from_dict(earlier.reading),
     )
-    findings = inspect_events(read.events)
-    plan, splits = make_plan(read.events, history=history, future=future, seed=seed)
-    from .training import recipe as fitting
-
-    asked = {"reading": read.reading.to_dict(), "history": history, "future": future, "minutes": minutes, "seed": seed}
-    request = fitting.request_of(read.events, **asked)
-    run = fitting.open_run(out, request)
+    findings = fitting.inspect_events(read.events)
     threads = _set_threads(threads)
-    if run is None:
-        _say("Trying a few steps ...", stderr=True)
-        costs = fitting.trial(splits, plan)
-        plan = plan if minutes is None else fit_to_budget(plan, costs, minutes)
-        run = fitting.run_record(request, read.reading, plan, costs, events.name)
+    _say("Planning ...", stderr=True)
+    plan = None if earlier is None else earlier.plan
+    asked = {"history": history, "future": future, "minutes": minutes, "seed": seed}
+    run, splits = fitting.prepare(out, read, events.name, plan=plan, **asked)
+    if not (out / fitting.PLAN_FILE).is_file():
         if not json:
-            _show(describe_plan(plan, splits, findings, read.reading, costs), title=f"Plan for {out}")
+            _show(fitting.describe_plan(run, splits, findings), title=f"Plan for {out}")
             _show_notes(read.notes)
             _show_notes(findings.warnings, "warning")
         elif dry_run:
-            told = {"notes": read.notes, "warnings": findings.warnings}
-            _print_json(run | {"seconds": estimate_seconds(plan, costs)} | told)
+            seconds = fitting.estimate_seconds(run.plan, run.seconds_per_step)
+            _print_json(asdict(run) | {"seconds": seconds, "notes": read.notes, "warnings": findings.warnings})
         if dry_run:
             return DONE
         if not (yes or _agreed()):
             _say("Nothing was started.", stderr=True)
             return DONE
-        fitting.begin(out, run)
     elif dry_run:
-        _say(f"{out} holds this run already: {'finished' if run['finished'] else 'the same command goes on with it'}.")
+        _say(f"{out} holds this run already: {'finished' if run.finished else 'the same command goes on with it'}.")
         return DONE
-    plan, costs = Plan(**run["plan"]), Costs(*run["seconds_per_step"])
-    if run["finished"]:
+    if run.finished:
         return _show_verdict(out, events, run, fitting.read_results(out), json, "was trained before")
     try:
         with redirect_stdout(sys.stderr):  # what the stages say on their way is not the answer
@@ -394,7 +377,7 @@ def _show_verdict(out: Path, events: Path, run: Any, rows: list[dict[str, Any]],
 
     verdict = judge(rows)
     if json:
-        _print_json({"model": str(out), "plan": run["plan"], **verdict._asdict(), "rows": _short(rows)})
+        _print_json({"model": str(out), "plan": asdict(run.plan), **verdict._asdict(), "rows": _short(rows)})
     else:
         _show_scores(rows)
         _say(f"{out} {how}. {verdict.sentence}")
@@ -740,14 +723,9 @@ def write_windows(
     pairs = pair or ["15-40"]
     given: dict[str, Any] = {"time": time, "mark": mark, "sequence": sequence, "time_unit": time_unit, "sort": sort}
     splits = load_source(source, **{key: value for key, value in given.items() if value})
-    written = export_windows(
-        splits,
-        out,
-        [parse_pair(pair) for pair in pairs],
-        name=name or source.resolve().stem,
-        card=None if card is None else yaml.safe_load(card.read_text("utf-8")),
-        overwrite=overwrite,
-    )
+    about: dict[str, Any] = {"name": name or source.resolve().stem, "overwrite": overwrite}
+    about |= {"card": yaml.safe_load(card.read_text("utf-8"))} if card else {}
+    written = export_windows(splits, out, [parse_pair(pair) for pair in pairs], **about)
     _say(f"{', '.join(pairs)} and the sequences are in {written}.")
     return DONE
 
@@ -782,17 +760,8 @@ def report(
     from .training.recipe import unseen_part
 
     test, fitted = unseen_part(Path(model), sequences) or (None, None)
-    written = write_report(
-        explainer,
-        sequences,
-        out,
-        title=title or events.name,
-        max_explanations=max_explanations,
-        future=future,
-        history=_history(history),
-        test=test,
-        train=fitted,
-    )
+    asked: dict[str, Any] = {"future": future, "history": _history(history), "max_explanations": max_explanations}
+    written = write_report(explainer, sequences, out, title=title or events.name, test=test, train=fitted, **asked)
     _say(f"Open {written} in a browser.")
     return DONE
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from ehd_hf.cli import app
@@ -136,7 +137,11 @@ def test_a_plan_is_shown_and_nothing_is_written(events, tmp_path):
     shown = words(run("train", events, *COLUMNS, *TINY, "--out", tmp_path / "m", "--dry-run").stdout)
     assert "6 past events explain the next 2" in shown and "steps 20 of the point process" in shown
     plan = json.loads(run("train", events, *COLUMNS, *TINY, "--out", tmp_path / "m", "--dry-run", "--json").stdout)
-    assert plan["plan"]["distiller_steps"] == 10 and plan["seconds"] > 0 and plan["reading"]["time_unit"] == "h"
+    assert (
+        plan["plan"]["stages"]["distiller"]["training"]["steps"] == 10
+        and plan["seconds"] > 0
+        and plan["reading"]["time_unit"] == "h"
+    )
     assert tree(tmp_path) == []
 
 
@@ -188,6 +193,16 @@ def test_other_events_are_not_trained_on_in_the_same_folder(events, model, tmp_p
     (tmp_path / "events.csv").write_text(text[: text.rindex("\n", 0, -1) + 1])
     result = run("train", tmp_path / "events.csv", *COLUMNS, *TINY, "--out", model, "--yes", code=2)
     assert "other events" in words(result.stderr)
+
+
+def test_a_plan_repeats_a_run(events, model, tmp_path):
+    saved = json.loads((model / "plan.json").read_text())
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(yaml.safe_dump({"plan": saved["plan"], "reading": saved["reading"]}))
+    arguments = ["train", events, "--config", plan, "--threads", "1", "--out", tmp_path / "again", "--yes"]
+    run(*arguments, code=0 if fitting.judge(fitting.read_results(model)).good else 1)
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+    assert "Leave out --history" in words(run(*arguments, "--history", "6", code=2).stderr)
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1, 2]", "7"])
@@ -566,7 +581,7 @@ def test_a_place_one_may_not_write_to_is_named(events, tmp_path, monkeypatch):
     def refuse(*arguments, **options):
         raise PermissionError(13, "Permission denied", str(tmp_path / "m"))
 
-    monkeypatch.setattr(fitting, "begin", refuse)
+    monkeypatch.setattr(fitting, "carry_out", refuse)
     result = run("train", events, *COLUMNS, *TINY, "--out", tmp_path / "m", "--yes", code=3)
     assert "Permission denied" in result.stderr and "may write" in words(result.stderr)
 
