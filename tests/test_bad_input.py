@@ -21,8 +21,7 @@ import ehd_hf
 from ehd_hf import EHDDistiller, FullyNNConfig, FullyNNModel, load_events, load_windows
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.reading import read_events
-from ehd_hf.data.sequences import EventSequences
-from ehd_hf.data.sources import from_easytpp, from_seismic, load_source
+from ehd_hf.data.sources import from_easytpp, load_source
 
 OURS = Path(ehd_hf.__file__).parent
 GOOD = [(0.5, "a"), (1.0, "b"), (2.0, "a"), (3.5, "c")]
@@ -230,16 +229,6 @@ def test_bad_easytpp_rows_are_refused(row):
     assert refusal(lambda: from_easytpp([row]))
 
 
-@pytest.mark.parametrize(
-    ("index", "data"),
-    [("7,1,x\n", "0,5\n"), ("7,1,1.5\n", "0,5\n0,5\n"), ("7,1,1\n", "0,\n"), ("7,1,1\n", "0,5\n0,5,6\n")],
-)
-def test_bad_seismic_tables_are_refused(tmp_path, index, data):
-    first = write(tmp_path, "index.csv", f"tweet_id,start_ind,end_ind\n{index}".encode())
-    second = write(tmp_path, "data.csv", f"relative_time_second,number_of_followers\n{data}".encode())
-    assert refusal(lambda: from_seismic(first, second))
-
-
 # --- arguments of the doors of this folder
 
 EVENTS = {"train": load_events([[(float(i), "abc"[i % 3]) for i in range(12)]] * 3)}
@@ -252,9 +241,6 @@ BAD_CALLS = {
     "unit NaN": (lambda t: load_events([("2020-01-01", "a")], time_unit="nan s"), "a unit of time is one of"),
     "column a number": (lambda t: load_events(GOOD, time=3), "no time column 3"),
     "starts in lists": (lambda t: load_events({**COLUMNS, "s": [[1.0], [1.0]]}, start="s"), "must hold single values"),
-    "from_lists, nothing": (lambda t: EventSequences.from_lists(None, None), "Use load_events"),
-    "from_lists, two axes": (lambda t: EventSequences.from_lists([[[0.0, 1.0]]], [[[0, 1]]]), "Use load_events"),
-    "from_lists, starts": (lambda t: EventSequences.from_lists([[0.0]], [[0]], starts=["x"]), "Use load_events"),
     "export of nothing": (lambda t: export_windows({}, t, name="x"), "must be there"),
     "export of one": (lambda t: export_windows(EVENTS["train"], t, name="x"), "must map names"),
     "export, pair a text": (lambda t: export_windows(EVENTS, t, ["1-2"], name="x"), "pairs must be"),

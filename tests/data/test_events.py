@@ -131,13 +131,13 @@ def test_timestamps_count_from_the_first_event_and_come_back(kind, tmp_path):
     np.testing.assert_allclose(events.times, [0, 1.5, 1.5, 200_001], rtol=1e-15)
     np.testing.assert_allclose(events.starts, [-0.75])
     expected = np.array([m.astimezone(UTC).replace(tzinfo=None) if zone else m for m in moments], "M8[ns]")
-    np.testing.assert_array_equal(events.timestamps(0), expected)
+    np.testing.assert_array_equal(events.shown_times(0), expected)
     assert events.time_unit == "h" and events.epochs is not None and events.epochs[0] == expected[0]
 
 
 def test_numbers_have_no_timestamps_and_only_keep_their_unit():
     events = load_events([[(3.5, 0)]], time_unit="1e6 s")
-    assert events.timestamps(0) is None and events.time_unit == "1e6 s" and events.times[0] == 3.5
+    assert events.epochs is None and events.time_unit == "1e6 s" and events.times[0] == 3.5
 
 
 def test_starts_give_the_first_interval():
