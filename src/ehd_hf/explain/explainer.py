@@ -127,31 +127,24 @@ class EHDDistiller:
 
     @classmethod
     def from_pretrained(
-        cls,
-        name_or_path: str | PathLike[str],
-        *,
-        revision: str | None = None,
-        subfolder: str = "",
-        token: str | None = None,
-        **kwargs: Any,
+        cls, name_or_path: str | PathLike[str], *, subfolder: str = "", **options: Any
     ) -> EHDDistiller:
         """Open a distiller or a point process: a folder, a bundled checkpoint (see `list_pretrained`) or a Hub id.
 
         Args:
-            revision: branch, tag or commit on the Hub.
             subfolder: where in the folder or repository.
-            token: for the Hub; the one of `hf auth login` or HF_TOKEN if not given.
-            kwargs: as in transformers, such as dtype or cache_dir.
+            options: for the Hub revision (branch, tag or commit), token (by default that of `hf auth login` or
+                HF_TOKEN), cache_dir, force_download, local_files_only; others as in transformers, such as dtype.
         """
-        options = {key: kwargs.pop(key) for key in CACHE_OPTIONS if key in kwargs}
+        fetching = {key: options.pop(key) for key in ("revision", "token", *CACHE_OPTIONS) if key in options}
         try:
-            folder = fetch_model(resolve(name_or_path), revision=revision, subfolder=subfolder, token=token, **options)
+            folder = fetch_model(resolve(name_or_path), subfolder=subfolder, **fetching)
         except OSError as error:
             raise OSError(
                 f"No model called {str(name_or_path)!r}: not a folder with config.json, not one of the bundled "
                 f"{', '.join(list_pretrained())}, and on the Hub: {error}"
             ) from error
-        explainer = cls(open_model(folder, subfolder=subfolder, **kwargs))
+        explainer = cls(open_model(folder, subfolder=subfolder, **options))
         explainer.folder = folder
         return explainer
 
@@ -245,7 +238,7 @@ class EHDDistiller:
         delta: float | None = None,
         refine: Refinement | None = None,
     ) -> Question:
-        """What is asked, as in `Question`, completed by what the model was trained for. By default `refine` is "prune",
+        """What is asked, as in `Question`, completed by what the model was trained for. `refine` is "prune" by default,
         and "none" for the paper's distiller if no target is given."""
         target: dict[str, Any] = {"epsilon": epsilon, "share": share, "size": size}
         has_target = any(value is not None for value in target.values())
@@ -345,21 +338,14 @@ class EHDDistiller:
             yield from answers
 
     def attribute(
-        self,
-        sequence: Any,
-        *,
-        future: int | None = None,
-        history: Any = None,
-        method: Solver | str | None = None,
+        self, sequence: Any, *, future: int | None = None, history: Any = None, method: Solver | str | None = None
     ) -> np.ndarray | list[np.ndarray]:
         """A score per event, as attribution libraries give it: higher is more responsible for the future.
 
         One array per sequence, an entry for each of its events; NaN for those that were not scored: the future, and
-        what stands before the `history` looked at.
+        what stands before the `history` looked at. `sequence`, `future` and `history` as in `explain`.
 
         Args:
-            sequence: one sequence or several, as in `explain`.
-            future, history: as in `explain`.
             method: what scores the events, a solver that orders them or its name: "leave_one_out" and "shapley" give
                 losses of log-likelihood per future event; by default the scores that explanations show.
         """
@@ -484,11 +470,8 @@ class EHDDistiller:
                 future=tuple(events[split:]),
                 distill_mask=tuple(answer.distill_mask[row, history].tolist()),
                 **{name: values[row] for name, values in columns.items()},
-                epsilon=question.epsilon,
-                share=question.share,
+                **{name: getattr(question, name) for name in ("epsilon", "share", "delta", "conditioning")},
                 size=None if question.size is None else min(question.size, split),
-                delta=question.delta,
-                conditioning=question.conditioning,
                 curve=None if answer.curve is None else tuple(answer.curve[row, : split + 1].tolist()),
                 seq_id=name,
                 window=int(spans.offset[row]),
@@ -523,10 +506,9 @@ def _is_nested(source: Any) -> bool:
 
 def _is_named(source: Any, events: EventSequences) -> bool:
     """Whether a source names its sequences itself."""
-    if isinstance(source, EventSequences) or events.seq_ids != (0,):
-        return True
     row = source[0] if isinstance(source, list | tuple) else source
-    return "seq_id" in getattr(row, "columns", getattr(row, "column_names", row if isinstance(row, dict) else ()))
+    columns = getattr(row, "columns", getattr(row, "column_names", row if isinstance(row, dict) else ()))
+    return isinstance(source, EventSequences) or events.seq_ids != (0,) or "seq_id" in columns
 
 
 def _in_unit(events: EventSequences, unit: str | None) -> EventSequences:
@@ -541,13 +523,11 @@ def _in_unit(events: EventSequences, unit: str | None) -> EventSequences:
 
 def _joined(before: EventSequences, after: EventSequences) -> tuple[EventSequences, np.ndarray]:
     """Histories and futures given apart, as sequences, and how many events each future has (S,)."""
-    if before.seq_ids != after.seq_ids:
+    if before.seq_ids != after.seq_ids or (before.epochs is None) != (after.epochs is None):
         raise ValueError(
-            "There must be one future per history, of the same name and in the same order; got "
-            f"{len(before)} histories, {len(after)} futures. Sort them alike."
+            "There must be one future per history, of the same name and in the same order, both with timestamps or "
+            f"both with numbers; got {len(before)} histories, {len(after)} futures. Sort and write them alike."
         )
-    if (before.epochs is None) != (after.epochs is None):
-        raise ValueError("History and future must both have timestamps or both have numbers; got one of each.")
     later = after.times
     if before.epochs is not None and after.epochs is not None:
         gap = (after.epochs - before.epochs).astype("timedelta64[ns]").astype(np.int64)
@@ -560,13 +540,7 @@ def _joined(before: EventSequences, after: EventSequences) -> tuple[EventSequenc
             f"{begins[row]:g} and the history ends at {ended[row]:g}. Swap or cut them."
         )
     # Sort by sequence, stable: each history before its future.
-    order = np.argsort(
-        np.concatenate([np.repeat(np.arange(len(part)), part.lengths) for part in (before, after)]), kind="stable"
-    )
-    joined = replace(
-        before,
-        times=np.concatenate([before.times, later])[order],
-        marks=np.concatenate([before.marks, after.marks])[order],
-        offsets=before.offsets + after.offsets,
-    )
-    return joined, after.lengths
+    owners = [np.repeat(np.arange(len(part)), part.lengths) for part in (before, after)]
+    order = np.argsort(np.concatenate(owners), kind="stable")
+    times, marks = np.append(before.times, later)[order], np.append(before.marks, after.marks)[order]
+    return replace(before, times=times, marks=marks, offsets=before.offsets + after.offsets), after.lengths

@@ -36,8 +36,7 @@ FIELDS |= {"time_unit": "string"}
 
 
 class Windows(NamedTuple):
-    """W windows to explain, the times of their flat events as the source shows them (N,), and the names of their
-    sequences (W,)."""
+    """W windows, the times of their flat events as the source shows them (N,), names of their sequences (W,)."""
 
     spans: Spans
     shown: np.ndarray
