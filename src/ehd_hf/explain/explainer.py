@@ -11,7 +11,7 @@ from itertools import islice
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,11 +31,8 @@ from ..models.question import Conditioning, Question, Refinement, is_count
 from ..models.window import Window
 from ..solvers.base import Solver, available_solvers, get_solver
 from .certify import Answer, Certifier
-from .explanation import FIELDS, Event, Explanation, Windows
+from .explanation import Event, Explanation, Windows
 from .intensities import intensity_curves
-
-if TYPE_CHECKING:
-    import datasets
 
 # Explaining a few hundred windows takes less than a second; beyond that people want to see it move.
 _WINDOWS_WITHOUT_BAR = 300
@@ -43,8 +40,6 @@ _WINDOWS_WITHOUT_BAR = 300
 _SHARE, _HISTORY, _MAX_LENGTH = 0.7, 40, 4096
 _READING_FILE = "reading.json"
 WINDOW_COLUMNS = ("history_times", "history_marks", "future_times", "future_marks")
-# Columns that an explained dataset gains, beside `distilled` and `score`: the numbers and judgements of an answer.
-_DATASET_COLUMNS = [name for name, kind in FIELDS.items() if name.startswith("dppl") or kind == "bool"] + ["status"]
 
 
 def load_example(name: str = "incidents") -> pd.DataFrame:
@@ -191,7 +186,7 @@ class EHDDistiller:
                 self._check_vocabulary(events.id2label)
             else:
                 table = read_table(_as_source(source))
-                self._check_class_names(table.schema)
+                self._check_class_names(table.schema, "marks", "mark", columns.get("mark"))
                 if {"times", "start"} <= set(table.column_names):
                     columns = {"start": "start", **columns}
                 stored = json.loads((table.schema.metadata or {}).get(b"ehd_hf", b"{}")).get("time_unit")
@@ -216,44 +211,37 @@ class EHDDistiller:
             reason = f"unknown to it: {', '.join(unknown[:5])}" if unknown else "the same marks in another order"
             raise ValueError(f"its mark vocabulary is not the model's ({reason}). Load it with the model's id2label.")
 
-    def _check_class_names(self, schema: pa.Schema) -> None:
+    def _check_class_names(self, schema: pa.Schema, *marks: str | None) -> None:
         """A dataset that names its marks must name them as the model does: their numbers say nothing otherwise."""
-        if b"huggingface" not in (schema.metadata or {}):
-            return
-        from datasets import Features
+        if b"huggingface" in (schema.metadata or {}):
+            from datasets import Features
 
-        for feature in Features.from_arrow_schema(schema).values():
-            names = getattr(getattr(feature, "feature", feature), "names", None)
-            if names is not None:
-                self._check_vocabulary(dict(enumerate(names)))
+            for column, feature in Features.from_arrow_schema(schema).items():
+                names = getattr(getattr(feature, "feature", feature), "names", None)
+                if column in marks and names is not None:
+                    self._check_vocabulary(dict(enumerate(names)))
 
     # --- asking
 
-    def question(
-        self,
-        *,
-        epsilon: float | None = None,
-        share: float | None = None,
-        size: int | None = None,
-        delta: float | None = None,
-        refine: Refinement | None = None,
-    ) -> Question:
-        """What is asked, as in `Question`, completed by what the model was trained for. `refine` is "prune" by default,
-        and "none" for the paper's distiller if no target is given."""
-        target: dict[str, Any] = {"epsilon": epsilon, "share": share, "size": size}
-        has_target = any(value is not None for value in target.values())
-        if refine == "none" and (has_target or delta is not None):
+    def question(self, *, delta: float | None = None, refine: Refinement | None = None, **target: Any) -> Question:
+        """What is asked, as in `Question`, completed by what the model was trained for.
+
+        Args:
+            target: one of epsilon, share and size.
+            refine: by default "prune"; "none" for the paper's distiller if neither target nor delta is given.
+        """
+        target = {name: value for name, value in target.items() if value is not None}
+        asks = bool(target) or delta is not None
+        if refine == "none" and asks:
             raise ValueError(
                 'refine="none" takes the answer the distiller was trained for and cannot follow a target; got one. '
                 'Leave out epsilon, share, size and delta, or ask for refine="prefix" or "prune".'
             )
         if refine == "none" and not isinstance(self.model, DistillerModel):
             raise ValueError('refine="none" needs a distiller; an MTPP alone answers with "prefix" or "prune".')
-        if refine is None:
-            refine = self._own_refine if not has_target and delta is None else "prune"
-        if not has_target:
-            target |= {"epsilon": self.epsilon, "share": self.share}
-        return replace(self._asked, **target, delta=delta, refine=refine)
+        if target:
+            target = {"epsilon": None, "share": None} | target
+        return replace(self._asked, **target, delta=delta, refine=refine or ("prune" if asks else self._own_refine))
 
     def window_size(self, future: Any, history: Any) -> tuple[int, int | None]:
         """K and L that a question asks for; L is None for all events there are."""
@@ -362,48 +350,6 @@ class EHDDistiller:
             scores[index][answer.window : answer.window + len(past)] = past
         return scores if len(scores) > 1 or _is_nested(sequence) else scores[0]
 
-    def explain_dataset(
-        self, dataset: datasets.Dataset, *, future: int | None = None, history: Any = None, **asked: Any
-    ) -> datasets.Dataset:
-        """The dataset with an explanation per row in new columns: `distilled` and `score` (one entry per history
-        event), and the numbers and judgements of `Explanation` under their names.
-
-        Rows are windows as `export_windows` writes them (columns history_times, history_marks, future_times,
-        future_marks), or sequences (times, marks) whose last `future` events are explained. `asked` as in `explain`.
-        """
-        names, question = dataset.column_names, self.question(**asked)
-        are_windows = set(WINDOW_COLUMNS) <= set(names)
-        if are_windows and future is not None:
-            raise ValueError(f"The rows say which events are the future; got future={future!r} too. Leave it out.")
-        used = [name for name in (*WINDOW_COLUMNS, "times", "marks", "start") if name in names]
-        if not are_windows and not {"times", "marks"} <= set(used):
-            raise ValueError(
-                f"A dataset to explain has the columns {', '.join(WINDOW_COLUMNS)}, or times and marks; got "
-                f"{', '.join(names)}. Rename its columns."
-            )
-        metadata = dataset.features.arrow_schema.metadata
-
-        def explain_rows(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
-            table = pa.table({name: rows[name] for name in used}).replace_schema_metadata(metadata)
-            windows = self.given(table) if are_windows else self._ends(self.load(table, "dataset"), future, history)
-            answers = [answer for _, answer in sorted(self.answers(windows, question), key=lambda answer: answer[0])]
-            return {
-                "distilled": [list(answer.distill_mask) for answer in answers],
-                "score": [[event.score for event in answer.history] for answer in answers],
-                **{name: [getattr(answer, name) for answer in answers] for name in _DATASET_COLUMNS},
-            }
-
-        from datasets import Features, List, Value
-
-        # Types are given, since a batch may have all None.
-        added: dict[str, Any] = {"distilled": List(Value("bool")), "score": List(Value("float64"))}
-        features = Features({**dataset.features, **added} | {name: Value(FIELDS[name]) for name in _DATASET_COLUMNS})
-        # Plain lists in, whatever format the dataset shows its rows in.
-        explained = dataset.with_format(None).map(
-            explain_rows, batched=True, batch_size=1000, desc="explaining", features=features
-        )
-        return explained.with_format(dataset.format["type"])
-
     # --- from windows to answers
 
     def _ends(self, events: EventSequences, future: Any, history: Any) -> Windows:
@@ -419,7 +365,7 @@ class EHDDistiller:
     def given(self, table: pa.Table, first_row: int = 0) -> Windows:
         """Rows that are windows, as `export_windows` writes them, numbered from `first_row` if they have no names.
         Their times count from the clock's origin."""
-        self._check_class_names(table.schema)
+        self._check_class_names(table.schema, "history_marks", "future_marks")
         rows = np.arange(first_row, first_row + table.num_rows)
         parts = []
         for part in ("history", "future"):

@@ -322,26 +322,23 @@ def _write_part(path: Path, request: dict[str, Any], table: pa.Table) -> None:
 
 
 @contextmanager
-def _appending(out: Path) -> Iterator[Callable[[pa.Table], None]]:
+def _appending(out: Path) -> Iterator[Callable[[pa.Table], Any]]:
     """A function that adds tables to one file, which appears when all are written."""
-    writer: Any = None
-    with replaced_when_done(out) as unfinished, ExitStack() as opened:
+    with replaced_when_done(out) as unfinished, open(unfinished, "wb") as file, ExitStack() as opened:
+        parquet: Any = None
 
         def append(table: pa.Table) -> None:
-            nonlocal writer
-            is_first = writer is None
+            nonlocal parquet
             if out.suffix == ".parquet":
-                writer = writer or opened.enter_context(pq.ParquetWriter(unfinished, table.schema, compression="zstd"))
-                writer.write_table(table)
-                return
-            writer = writer or opened.enter_context(open(unfinished, "w", encoding="utf-8", newline=""))
-            if out.suffix == ".jsonl":
-                writer.writelines(json.dumps(row, default=str) + "\n" for row in table.to_pylist())
-                return
-            frame = table.to_pandas()
-            for name in (name for name in table.column_names if pa.types.is_list(table[name].type)):
-                frame[name] = ["; ".join(map(str, values)) for values in frame[name]]
-            frame.to_csv(writer, index=False, header=is_first)
+                parquet = parquet or opened.enter_context(pq.ParquetWriter(file, table.schema, compression="zstd"))
+                parquet.write_table(table)
+            elif out.suffix == ".jsonl":
+                file.writelines(f"{json.dumps(row, default=str)}\n".encode() for row in table.to_pylist())
+            else:
+                frame = table.to_pandas()
+                for name in (name for name in table.column_names if pa.types.is_list(table[name].type)):
+                    frame[name] = ["; ".join(map(str, values)) for values in frame[name]]
+                file.write(frame.to_csv(index=False, header=file.tell() == 0).encode())
 
         yield append
 
