@@ -91,7 +91,7 @@ def test_unknown_argument_is_answered_with_the_known_ones():
 
 BAD_VALUES = {
     **{"steps": [0, "10", 2.5, True, None], "batch_size": [0, 1.5], "eval_every": [0], "eval_batch_size": [-1]},
-    **{"save_every": [0], "keep_checkpoints": [0], "warmup_steps": [-1], "patience": [-1], "num_threads": [-2]},
+    **{"save_every": [0], "warmup_steps": [-1], "patience": [-1], "num_threads": [-2]},
     **{"seed": [-1, 0.5], "weight_decay": [-0.1, math.nan], "max_grad_norm": [-1.0], "schedule": ["cosinus"]},
     "learning_rate": [0, "1e-3", math.nan, math.inf, True],
 }
@@ -378,11 +378,6 @@ def test_resuming_with_another_model_is_refused(tmp_path):
     other = Trainer(regression(width=4), arguments(tmp_path / "run"), RegressionData(50, width=4))
     with pytest.raises(ValueError, match="model|weights|linear"):
         other.train(resume=True)
-
-
-def test_only_the_newest_checkpoints_are_kept(tmp_path):
-    interrupted(tmp_path / "run", 39, keep_checkpoints=1, save_every=4)
-    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000036"]
 
 
 def test_frozen_parameters_stay_as_they_were_and_resume_too(tmp_path):

@@ -33,7 +33,7 @@ from transformers.utils import logging as transformers_logging
 from .. import __version__, files
 
 # Arguments that change how a run looks or how fast it is, not what it computes: they may differ when resuming.
-_FREE_TO_CHANGE = {"out", "num_threads", "progress", "keep_checkpoints", "save_every"}
+_FREE_TO_CHANGE = {"out", "num_threads", "progress", "save_every"}
 
 
 def _number(default: float, *, least: float = 0, above: float = -inf) -> Any:
@@ -78,7 +78,6 @@ class TrainingArguments:
     metric: str = "loss"
     patience: int = _number(0)
     save_every: int = _number(500, least=1)
-    keep_checkpoints: int = _number(2, least=1)
     seed: int = _number(0)
     num_threads: int = _number(0)
     progress: bool = True
@@ -354,7 +353,7 @@ class Trainer:
             with files.folder_replaced_when_done(folder) as partial:
                 save_file(tensors, partial / "state.safetensors")
                 (partial / "progress.json").write_text(json.dumps(state, indent=1))
-            for old in self._checkpoints[: -self.args.keep_checkpoints]:
+            for old in self._checkpoints[:-2]:
                 files.remove_folder(old)
         self.accelerator.wait_for_everyone()
 
