@@ -132,17 +132,13 @@ def make_plan(
     return Plan(stages, split, seed).with_steps(*rounded), splits
 
 
-# --- windows and splits
-
-
 def choose_window(lengths: np.ndarray, history: int | None = None, future: int | None = None) -> tuple[int, int]:
     """L and K: three quarters of the median sequence, at most 36 events, a sixth of them the future.
 
     Where fewer than three sequences are long enough, so that each must be cut in time: a twelfth of the longest.
     """
-    for name, value in (("history", history), ("future", future)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1 event; got {value}. Leave it out to have it chosen.")
+    if min(value for value in (history, future, 1) if value is not None) < 1:
+        raise ValueError(f"history and future must be at least 1 event; got {history} and {future}. Leave them out.")
     if history is not None:
         return history, future or max(1, round(history * FUTURE_SHARE / (1 - FUTURE_SHARE)))
     long = lengths[lengths >= SHORTEST_WINDOW]
@@ -204,9 +200,6 @@ def _cut_in_time(events: EventSequences, window: int) -> dict[str, EventSequence
     return splits
 
 
-# --- time
-
-
 def trial(splits: Splits, plan: Plan) -> list[float]:
     """Seconds of a training step of each stage, by trying a few."""
     seconds: list[float] = []
@@ -264,9 +257,6 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-# --- how a table looks
 
 
 class Findings(NamedTuple):
@@ -347,8 +337,6 @@ def _warnings(
         yield f"{early:,} sequences begin before 1980: are these times, or blanks that were filled in?"
 
 
-# --- in words
-
 _UNIT_WORDS = {"ms": "milliseconds", "s": "seconds", "min": "minutes", "h": "hours", "D": "days"}
 _WRITTEN = {"iso": "timestamps", "number": "plain numbers"} | {unit: f"{unit} since 1970" for unit in EPOCHS}
 
@@ -390,9 +378,6 @@ def describe_plan(run: Run, splits: Splits, findings: Findings) -> list[tuple[st
     ]
 
 
-# --- a run
-
-
 def build(config: Config, splits: Splits, mtpp: Any = None) -> tuple[Any, EventStore, EventStore]:
     """The model of a config, its weights drawn from torch's own generator, and what it is trained and validated on.
 
@@ -429,20 +414,13 @@ def build_trainer(config: Config, splits: Splits, mtpp: Any = None) -> Trainer:
 
 @dataclass
 class Run:
-    """What `plan.json` of a model's folder holds; a YAML file of `plan` and `reading` is one too.
-
-    Args:
-        reading: how the events are read, as a dict.
-        data: what the events are called.
-        request: what makes two runs the same: the digest of the events, how they are read, what was asked.
-        seconds_per_step: of each stage, as it was tried.
-    """
+    """What `plan.json` of a model's folder holds; a YAML file of `plan` and `reading` is one too."""
 
     plan: Plan
-    reading: Row
-    data: str = ""
-    request: Row = field(default_factory=dict)
-    seconds_per_step: Sequence[float] = ()
+    reading: Row  # how the events are read
+    data: str = ""  # what the events are called
+    request: Row = field(default_factory=dict)  # what makes two runs the same: the events, and what was asked
+    seconds_per_step: Sequence[float] = ()  # of each stage, as it was tried
     finished: bool = False
     version: str = __version__
 
@@ -483,11 +461,8 @@ def prepare(
 ) -> tuple[Run, dict[str, EventSequences]]:
     """The run in `out`, if it was asked for in the same way, or a new one; and the splits of its events.
 
-    Args:
-        data: what to call the events.
-        plan: how to train; made for the events if not given.
-        minutes: how long to train, about.
-        asked: history, future and seed of `make_plan`.
+    data: what to call the events. plan: made for the events if not given. minutes: how long to train, about. asked:
+    history, future and seed of `make_plan`.
     """
     asked = {"history": None, "future": None, "seed": 0, **asked}
     request = {"events": events_digest(read.events), "reading": read.reading.to_dict(), **asked, "minutes": minutes}
@@ -524,10 +499,7 @@ def carry_out(
 ) -> list[Row]:
     """Train both stages, or what is left of them, judge the model by the test split and put it in place; its rows.
 
-    Args:
-        threads: CPU threads; 0 is all.
-        progress: show bars.
-        announce: is called with what begins.
+    threads: CPU threads, 0 for all. progress: show bars. announce: is called with what begins.
     """
     open_model = functools.partial(AutoModel.from_pretrained, use_safetensors=True)
     transformers_logging.disable_progress_bar()  # one bar at a time, and small models load in a blink
@@ -562,18 +534,13 @@ def carry_out(
         return rows
 
 
-# --- how good it is
-
-
 def score_model(
     model: DistillerModel | MTPPModel, test: EventSequences, *, train: EventSequences | None = None, **stamp: Any
 ) -> list[Row]:
     """Rows of the point process beside trivial baselines; of a distiller, also of its explanations beside the most
     recent events.
 
-    Args:
-        test: events to be scored on; a part of them if they are very many.
-        train: events the baselines are fitted to; those of `test` if not given, which flatters the baselines.
+    Of very many events a part is scored. The baselines are fitted to `train`, or to `test`, which flatters them.
     """
     last = int(np.searchsorted(np.cumsum(test.lengths), MOST_TEST_EVENTS))
     part = test.select(np.arange(min(len(test), last + 1)))
