@@ -96,10 +96,10 @@ def test_rounded_gaps_pass_but_gaps_that_tell_another_story_are_refused():
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"times": [1.0]}], "row 0 of train must have time_since_start and type_event; got times"),
+        ([{"times": [1.0]}], "rows of train must have time_since_start and type_event; got times"),
         ([easytpp_row([1.0], [6])], r"lie in \[0, 6\); got 6"),
         ([easytpp_row([2.0, 1.0], [0, 1])], "times must not decrease"),
-        ([], "split train must have a sequence; got none"),
+        ([], "no events"),
         ([ROWS[0] | {"time_since_last_event": [0.0, 0.5]}], "differences of time_since_start"),
     ],
 )

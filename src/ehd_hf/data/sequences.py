@@ -346,6 +346,8 @@ def event_rows(table: pa.Table, names: Mapping[str, str], forgiving: bool = Fals
         again = np.isin(np.arange(len(codes)), np.unique(codes, return_index=True)[1], invert=True)
         twice = [f"{name!r} twice" for name in each.seq_ids]
         each.refuse(again, twice, "sequence ids must differ", "Renumber them, or leave the column out.")
+    if counts.sum() == 0:
+        raise ValueError(f"the lists of {names['time']!r} hold no events; expected at least one. Check the source.")
     owner = pa.array(np.repeat(np.arange(len(counts)), counts))
     rows = {"time": times.flatten(), "mark": marks.flatten(), "sequence": ids.take(owner)}
     return pa.table(rows | ({"start": plain(table["start"]).take(owner)} if "start" in names else {}))
