@@ -68,7 +68,7 @@ def test_what_is_asked_for_is_taken(asked, window):
 
 
 def test_a_window_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="history must be at least 1"):
+    with pytest.raises(ValueError, match="at least 1 event; got 0 and None"):
         choose_window(np.array([9, 9, 9]), history=0)
 
 

@@ -429,9 +429,12 @@ class Run:
         try:
             text = file.read_text(encoding="utf-8")
             saved = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
-            plan = saved["plan"] | {"stages": {stage: saved["plan"]["stages"][stage] for stage in STAGES}}
-            return cls(**{**saved, "plan": Plan(**plan)})
-        except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+            stages = {stage: saved["plan"]["stages"][stage] for stage in STAGES}
+            plan = Plan(**{**saved["plan"], "stages": stages})
+            if not all(plan.window) or not all(plan.training("steps") + plan.training("batch_size")):
+                raise ValueError("it lacks windows or steps")
+            return cls(**{**saved, "plan": plan})
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
             raise ValueError(
                 f"{file} is not the plan of a training run: {error}. Correct it, or train in another folder."
             ) from error
@@ -482,7 +485,7 @@ def prepare(
 def unseen_part(out: Path, events: EventSequences) -> tuple[EventSequences, EventSequences] | None:
     """The test and training splits, if the model in `out` was trained on these very events."""
     run = Run.load(out / PLAN_FILE) if (out / PLAN_FILE).is_file() else None
-    if run is None or run.request["events"] != events_digest(events):
+    if run is None or run.request.get("events") != events_digest(events):
         return None
     splits, _ = split_events(events, sum(run.plan.window), run.plan.seed)
     return splits["test"], splits["train"]
