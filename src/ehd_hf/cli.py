@@ -310,6 +310,7 @@ def train(
         raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
     _check_place(out)
     from .data.reading import Reading, read_events
+    from .files import read_rows
     from .training import recipe as fitting
 
     if config is not None and (history, future, minutes, seed) != (None, None, None, 0):
@@ -340,7 +341,7 @@ def train(
     if dry_run:
         return DONE
     if run.finished:
-        return _show_verdict(out, events, run, fitting.read_results(out), json, "was trained before")
+        return _show_verdict(out, events, run, read_rows(out / fitting.RESULTS_FILE), json, "was trained before")
     try:
         with redirect_stdout(sys.stderr):  # what the stages say on their way is not the answer
             shown = {"progress": not json and sys.stderr.isatty(), "announce": lambda text: _say(text, stderr=True)}
