@@ -1,11 +1,8 @@
-"""The app: answers and error messages of `Service`, and the server with many requests at once."""
+"""The app without its server: answers and error messages of `Service`."""
 
-import json
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 
-import httpx
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -13,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from app_server import ask
 from ehd_hf import app, cli
 from ehd_hf.app import Asked
 from ehd_hf.explain.explainer import EHDDistiller, load_example
@@ -201,51 +197,3 @@ def test_without_gradio_the_error_names_the_extra(monkeypatch):
     result = CliRunner().invoke(cli.app, ["app"])
     assert result.exit_code == cli.BAD_INPUT
     assert result.stderr == "error: the app comes with the demo extra. Install it: pip install 'ehd-hf[demo]'\n"
-
-
-# --- the server
-
-
-def questions():
-    """Thirty that differ in model, split, target and conditioning."""
-    for number in range(30):
-        yield Asked(
-            model=["incidents", "incidents-paper"][number % 2],
-            split=6 + number % 23,
-            target=["share", "epsilon", "size"][number % 3],
-            size=1 + number % 4,
-            conditioning=["survival", "paper"][number // 2 % 2],
-        )
-
-
-def test_thirty_questions_at_once_get_each_its_own_answer(service, app_url):
-    asked = list(questions())
-    alone = [service.explain(question).to_dict() for question in asked]
-    with ThreadPoolExecutor(len(asked)) as pool:
-        answers = list(pool.map(lambda question: ask(app_url, question), asked))
-    assert len({json.dumps(answer) for answer in alone}) > 25
-    for (event, data), expected in zip(answers, alone, strict=True):
-        assert event == "complete"
-        assert json.loads(json.loads(data)[1]) == expected
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"upload": {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}}, "null"),
-        ({"upload": {"path": "https://example.org/e.csv", "meta": {"_type": "gradio.FileData"}}}, "must be uploaded"),
-        ({"model": "somebody/else"}, "not in the list of choices"),
-    ],
-)
-def test_the_server_opens_no_other_file_address_or_model(app_url, change, sentence):
-    event, data = ask(app_url, Asked(**{"source": app.UPLOAD, **change}))
-    assert event == "error" and sentence in data and "root:" not in data
-
-
-def test_more_than_a_file_may_have_is_cut_off(app_url):
-    for address, body in (
-        ("upload", {"files": {"files": ("events.csv", b"x" * 51_000_000)}}),
-        ("call/explain", {"content": b"[" * 51_000_000, "headers": {"content-type": "application/json"}}),
-    ):
-        refused = httpx.post(f"{app_url}/gradio_api/{address}", timeout=60, **body)
-        assert refused.status_code == 413 and "up to 50 MB" in refused.text

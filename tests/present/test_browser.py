@@ -1,9 +1,5 @@
-"""Pages in a real browser: nothing is fetched, nothing is complained about, and everything can be done by keyboard.
+"""Pages in a real browser: nothing is fetched, nothing is complained about, and everything can be done by keyboard."""
 
-Playwright drives the system's Chromium; where either is missing, these tests are skipped.
-"""
-
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -12,13 +8,6 @@ import pytest
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.present.report import draw_windows, report_html
 from explanations import HOSTILE, MARKS, made
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: install it to test pages"),
-]
 
 CALIBRATION = [
     {"model": name, "nll": nll, "time_nll": 1.0, "mark_nll": nll - 1, "ks": 0.05, "num_events": 60}
@@ -53,37 +42,16 @@ def varied():
     return found
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
-
-
 @pytest.fixture
-def visit(browser, tmp_path):
-    """Opens the text of a page; at the end nothing may have been fetched, refused or complained about."""
-    seen, contexts = [], []
+def visit(open_page, tmp_path):
+    """Opens the text of a page."""
 
-    def open_page(text, *, width=1280, height=900, scheme="light"):
+    def opened(text, **options):
         file = tmp_path / "page.html"
         file.write_text(text, encoding="utf-8")
-        size = {"width": width, "height": height}
-        context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(15_000)
-        page.on("console", lambda message: seen.append(f"console {message.type}: {message.text}"))
-        page.on("pageerror", lambda error: seen.append(f"error: {error}"))
-        page.on("request", lambda request: seen.append(request.url) if request.url != file.as_uri() else None)
-        page.goto(file.as_uri())
-        return page
+        return open_page(file.as_uri(), **options)
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert seen == []
+    return opened
 
 
 @pytest.fixture(scope="module")

@@ -1,41 +1,108 @@
-"""The app in a real browser: it answers at once, shows names as text, and fetches nothing from elsewhere."""
+"""The app's server, asked by programs over HTTP and by people in a browser; one server for all tests."""
 
 import base64
 import json
 import re
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pandas as pd
 import pytest
-from test_browser import browser, luminance, pytestmark  # noqa: F401
+from test_browser import luminance
 
+from ehd_hf.app import UPLOAD, Asked, Service, open_models
 from ehd_hf.explain.explainer import load_example
 
-# Gradio's client warns so at every upload, which works all the same.
-HARMLESS = ("Method not implemented.",)
+
+@pytest.fixture(scope="module")
+def app_url(tmp_path_factory):
+    """Address of the app in a process of its own, as people start it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log, url = tmp_path_factory.mktemp("app") / "log.txt", f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "ehd_hf.cli", "app", "--port", str(port)]
+    with open(log, "wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as server:
+        try:
+            deadline = time.monotonic() + 180
+            while "in a browser" not in log.read_text():
+                assert server.poll() is None and time.monotonic() < deadline, log.read_text()
+                time.sleep(0.1)
+            yield url
+        finally:
+            server.terminate()
+
+
+# --- by programs
+
+
+def ask(url, asked):
+    """The last event of the server's answer, "complete" or "error", and its JSON."""
+    with httpx.Client(base_url=f"{url}/gradio_api/call", timeout=60) as client:
+        begun = client.post("/explain", json={"data": list(asked)})
+        begun.raise_for_status()
+        event, data = client.get(f"/explain/{begun.json()['event_id']}").text.strip().split("\n")[-2:]
+    return event.removeprefix("event: "), data.removeprefix("data: ")
+
+
+def test_thirty_questions_at_once_get_each_its_own_answer(app_url):
+    service = Service(open_models("incidents"))
+    asked = [
+        Asked(
+            model=["incidents", "incidents-paper"][number % 2],
+            split=6 + number % 23,
+            target=["share", "epsilon", "size"][number % 3],
+            size=1 + number % 4,
+            conditioning=["survival", "paper"][number // 2 % 2],
+        )
+        for number in range(30)
+    ]
+    alone = [service.explain(question).to_dict() for question in asked]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = list(pool.map(lambda question: ask(app_url, question), asked))
+    assert len({json.dumps(answer) for answer in alone}) > 25
+    assert {event for event, _ in answers} == {"complete"}
+    assert [json.loads(json.loads(data)[1]) for _, data in answers] == alone
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"upload": {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}}, "null"),
+        ({"upload": {"path": "https://example.org/e.csv", "meta": {"_type": "gradio.FileData"}}}, "must be uploaded"),
+        ({"model": "somebody/else"}, "not in the list of choices"),
+    ],
+)
+def test_the_server_opens_no_other_file_address_or_model(app_url, change, sentence):
+    event, data = ask(app_url, Asked(source=UPLOAD, **change))
+    assert event == "error" and sentence in data and "root:" not in data
+
+
+def test_more_than_a_file_may_have_is_cut_off(app_url):
+    for address, body in (
+        ("upload", {"files": {"files": ("events.csv", b"x" * 51_000_000)}}),
+        ("call/explain", {"content": b"[" * 51_000_000, "headers": {"content-type": "application/json"}}),
+    ):
+        refused = httpx.post(f"{app_url}/gradio_api/{address}", timeout=60, **body)
+        assert refused.status_code == 413 and "up to 50 MB" in refused.text
+
+
+# --- by people
 
 
 @pytest.fixture
-def visit(browser, app_url):  # noqa: F811
-    """Opens the app; at the end nothing may have been complained about, or fetched from elsewhere."""
-    seen, contexts = [], []
-
-    def open_page(*, width=1280, height=1600, scheme="light", query=""):
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(20_000)
-        page.on("console", lambda message: None if message.text in HARMLESS else seen.append(message.text))
-        page.on("pageerror", lambda error: seen.append(f"error: {error}"))
-        page.on("request", lambda asked: None if asked.url.startswith((app_url, "data:")) else seen.append(asked.url))
-        page.goto(app_url + query)
+def visit(open_page, app_url):
+    def opened(**options):
+        page = open_page(app_url, height=1600, **options)
         page.answer = page.frame_locator("iframe.answer")
         page.answer.locator("#window-chart .dot").first.wait_for()
         return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert seen == []
+    return opened
 
 
 def says(page, pattern):
