@@ -82,28 +82,27 @@ def test_one_sequence_needs_no_choice(service):
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
 def test_an_uploaded_file_gives_the_answer_of_the_same_events(service, tmp_path, kind):
     frame, file = load_example(), tmp_path / f"events.{kind}"
-    write = {
-        "csv": lambda: frame.to_csv(file, index=False),
-        "tsv": lambda: frame.to_csv(file, index=False, sep="\t"),
-        "jsonl": lambda: frame.assign(time=frame["time"].astype(str)).to_json(file, orient="records", lines=True),
-        "parquet": lambda: frame.to_parquet(file),
-    }
-    write[kind]()
+    if kind == "parquet":
+        frame.to_parquet(file)
+    elif kind == "jsonl":
+        frame.assign(time=frame["time"].astype(str)).to_json(file, orient="records", lines=True)
+    else:
+        frame.to_csv(file, index=False, sep="," if kind == "csv" else "\t")
     answer = explain(service, source=app.UPLOAD, upload=str(file))
     assert answer.to_dict() == explain(service).to_dict()
 
 
 def test_a_pasted_table_with_named_columns_gives_the_same_answer(service):
-    pasted = load_example().rename(columns={"time": "a", "mark": "b"}).to_csv(index=False, sep=";")
-    answer = explain(service, source=app.PASTED, pasted=pasted, time="a", mark="b")
+    text = load_example().rename(columns={"time": "a", "mark": "b"}).to_csv(index=False, sep=";")
+    answer = explain(service, source=app.PASTED, pasted=text, time="a", mark="b")
     assert answer.to_dict() == explain(service).to_dict()
 
 
 # --- what is refused
 
 
-def table(rows, header="time,mark"):
-    return "\n".join([header, *rows])
+def pasted(*rows, header="time,mark", **others):
+    return {"source": app.PASTED, "pasted": "\n".join([header, *rows]), **others}
 
 
 @pytest.mark.parametrize(
@@ -111,17 +110,11 @@ def table(rows, header="time,mark"):
     [
         ({"source": app.UPLOAD}, "choose a file with one row per event"),
         ({"source": app.PASTED}, "paste a table: a line of column names"),
-        (
-            {"source": app.PASTED, "pasted": table(["1,2"], "a,b")},
-            "which column says when it happened and which what happened?",
-        ),
-        ({"source": app.PASTED, "pasted": table(["1,deplyo", "2,alert"])}, "Did you mean 'deploy'?"),
-        ({"source": app.PASTED, "pasted": table(["1,alert"]), "split": 1}, "there must be a past and a future"),
-        ({"source": app.PASTED, "pasted": table(["1,alert", "x,alert"])}, "column 'time' does not read as times"),
-        (
-            {"source": app.PASTED, "pasted": "time,mark\n" + "x" * 11_000_000},
-            "up to 10 MB here; got 11.0",
-        ),
+        (pasted("1,2", header="a,b"), "which column says when it happened and which what happened?"),
+        (pasted("1,deplyo", "2,alert"), "Did you mean 'deploy'?"),
+        (pasted("1,alert", split=1), "there must be a past and a future"),
+        (pasted("1,alert", "x,alert"), "column 'time' does not read as times"),
+        (pasted("x" * 11_000_000), "a file may have up to 10 MB here; got 11.0"),
         ({"sequence": "nobody"}, "there is no sequence 'nobody' among 1."),
         ({"split": 30}, "the event after which the history ends must be a whole number from 1 to 29; got 30."),
         ({"future": 51}, "the number of events to explain must be a whole number from 1 to 50; got 51."),
@@ -183,9 +176,7 @@ def test_a_bug_is_logged_and_not_shown(service, monkeypatch, caplog):
 @pytest.mark.parametrize("name", HOSTILE)
 def test_strings_from_data_are_escaped(service, name):
     shown = app.shown(made(marks=(name,), seq_id=name))
-    assert (
-        shown.count("<") == 4 and 'sandbox="allow-scripts"' in shown and "same-origin" not in shown.split("srcdoc")[0]
-    )
+    assert shown.count("<") == 4 and 'sandbox="allow-scripts" srcdoc=' in shown
     assert app.problem(ValueError(name)).count("<") == 4 and app.in_lines([name]).count("<") == 2
     rows = pd.DataFrame({"time": [1.0, 2.0], "mark": [name, name]}).to_csv(index=False)
     assert service.show_answer(*Asked(source=app.PASTED, pasted=rows, split=1))[0].count("<") == 4

@@ -18,28 +18,21 @@ CALIBRATION = [
 
 def report(explanations, marks, title="A report"):
     """A report of explanations made by hand, one sequence each."""
-    events = EventSequences.from_lists(
-        [np.arange(len(one.history) + len(one.future)) for one in explanations],
-        [np.zeros(len(one.history) + len(one.future), int) for one in explanations],
-        id2label=dict(enumerate(marks)),
-    )
+    times = [np.arange(len(one.history) + len(one.future)) for one in explanations]
+    events = EventSequences.from_lists(times, [0 * one for one in times], id2label=dict(enumerate(marks)))
     windows = draw_windows(events, len(explanations[0].future), 10**4, len(explanations))
     return report_html(events, windows, explanations, CALIBRATION, title=title)
 
 
 def varied():
     """Twelve explanations that differ in size, mark, status and recency."""
-    found = []
-    for number in range(12):
-        one = made(7 + number, 4, marks=MARKS if number % 2 else MARKS[:3], seq_id=f"user {number:02d}")
-        if number == 3:
-            one = replace(one, status="explains_nothing", dppl_empty=0.2)
-        if number == 4:
-            one = replace(one, distill_mask=(False,) * 9 + (True,) * 2)
-        if number == 5:
-            one = replace(one, intensity=None, curve=None)
-        found.append(one)
-    return found
+    changes = {3: {"status": "explains_nothing", "dppl_empty": 0.2}, 5: {"intensity": None, "curve": None}}
+    changes[4] = {"distill_mask": (False,) * 9 + (True,) * 2}
+    users = [
+        made(7 + number, 4, marks=MARKS if number % 2 else MARKS[:3], seq_id=f"user {number:02d}")
+        for number in range(12)
+    ]
+    return [replace(one, **changes.get(number, {})) for number, one in enumerate(users)]
 
 
 @pytest.fixture
@@ -68,10 +61,13 @@ def tip(page):
 
 
 def focused(page):
-    """Tag and id, or text, of what has the focus."""
-    return page.evaluate(
-        "(() => { const e = document.activeElement; return e.id || e.textContent.trim().slice(0, 30) || e.tagName })()"
-    )
+    """Id, text or tag of what has the focus."""
+    named = "const e = document.activeElement; return e.id || e.textContent.trim().slice(0, 30) || e.tagName"
+    return page.evaluate(f"(() => {{ {named} }})()")
+
+
+def title(page):
+    return page.locator("#detail-title").inner_text()
 
 
 # --- the report
@@ -88,7 +84,7 @@ def test_a_report_draws_everything(visit, varied_report):
     assert page.locator("#window-chart .dot.distilled").count() == 2
     assert page.locator("#window-chart .curve").count() == 4  # with and without, in the past and the future
     assert page.locator("#tradeoff-chart svg").count() == 1
-    assert page.locator("#detail-title").inner_text() == "Sequence user 00"
+    assert title(page) == "Sequence user 00"
     assert page.locator("#detail-text p").first.inner_text().startswith("2 of 7 past events explain")
 
 
@@ -102,16 +98,13 @@ def test_explanations_are_filtered_sorted_and_searched(visit, varied_report):
     assert names(page) == [] and page.locator("#none-found").is_visible()
     page.get_by_role("button", name="Reset").click()
     assert len(names(page)) == 12 and page.locator("#none-found").is_hidden()
-    page.select_option("#status", "explains_nothing")
-    assert names(page) == ["Sequence user 03"]
-    page.select_option("#status", "")
-    page.select_option("#recency", "recent")
-    assert names(page) == ["Sequence user 04"]
-    page.select_option("#recency", "")
-    page.select_option("#sort", "most")
-    assert names(page)[0] == "Sequence user 11"
-    page.select_option("#sort", "fewest")
-    assert names(page)[0] == "Sequence user 00"
+    for control, value, user in (("#status", "explains_nothing", "03"), ("#recency", "recent", "04")):
+        page.select_option(control, value)
+        assert names(page) == [f"Sequence user {user}"]
+        page.select_option(control, "")
+    for order, user in (("most", "11"), ("fewest", "00")):
+        page.select_option("#sort", order)
+        assert names(page)[0] == f"Sequence user {user}"
     page.select_option("#mark", label="ticket")
     shown = names(page)
     assert 0 < len(shown) < 12 and all(int(name[-2:]) % 2 for name in shown)  # only odd ones have tickets
@@ -121,20 +114,20 @@ def test_an_explanation_opens_by_click_by_step_and_by_address(visit, varied_repo
     page = visit(varied_report)
     assert page.locator("#previous").is_disabled()
     page.locator("#explanations-list a").nth(2).click()
-    assert page.locator("#detail-title").inner_text() == "Sequence user 02"
+    assert title(page) == "Sequence user 02"
     assert page.url.endswith("#explanation-3") and focused(page) == "detail-title"
     assert page.locator("#explanations-list a[aria-current]").count() == 1
     page.locator("#next").click()
-    assert page.locator("#detail-title").inner_text() == "Sequence user 03"
+    assert title(page) == "Sequence user 03"
     page.locator("#previous").click()
     page.locator("#previous").click()
-    assert page.locator("#detail-title").inner_text() == "Sequence user 01"
+    assert title(page) == "Sequence user 01"
     page.evaluate("location.hash = '#explanation-12'")
     page.wait_for_function("document.getElementById('detail-title').textContent === 'Sequence user 11'")
     assert page.locator("#next").is_disabled()
     page.fill("#search", "user 05")  # steps stay within what is shown
     page.locator("#next").click()
-    assert page.locator("#detail-title").inner_text() == "Sequence user 05"
+    assert title(page) == "Sequence user 05"
     assert page.locator("#tradeoff-chart").is_hidden() and page.locator("#window-chart .curve").count() == 0
 
 
@@ -151,9 +144,8 @@ def test_what_removing_does_can_be_seen(visit, varied_report):
     before = page.locator("#window-chart .curve.whole").first.get_attribute("d")
     page.check("#logarithmic")
     assert page.locator("#window-chart .curve.whole").first.get_attribute("d") != before
-    page.locator("#first-events").focus()
     for _ in range(2):
-        page.keyboard.press("ArrowRight")
+        page.locator("#first-events").press("ArrowRight")
     assert page.locator("output").inner_text() == "4 events: 76% explained"
     assert page.locator("#window-chart .dot.first").count() == 4
 
@@ -188,24 +180,16 @@ def test_all_of_it_works_by_keyboard(visit, varied_report):
     assert places == sorted(places)
     # In the list, arrows move and Enter opens.
     page.locator("#explanations-list a").first.focus()
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("End")
-    page.keyboard.press("ArrowUp")
-    page.keyboard.press("Enter")
-    assert page.locator("#detail-title").inner_text() == "Sequence user 10" and focused(page) == "detail-title"
+    for key in ("ArrowDown", "End", "ArrowUp", "Enter"):
+        page.keyboard.press(key)
+    assert title(page) == "Sequence user 10" and focused(page) == "detail-title"
     # In the picture, left and right go through all events, up and down through the distilled ones.
     chart = page.get_by_role("slider", name="Events of this window")
     chart.focus()
     assert tip(page)[0] == chart.get_attribute("aria-valuetext").split(", ")[0]
-    page.keyboard.press("Home")
-    assert chart.get_attribute("aria-valuenow") == "1" and "left in the history" in chart.get_attribute(
-        "aria-valuetext"
-    )
-    page.keyboard.press("ArrowDown")
-    assert chart.get_attribute("aria-valuenow") == "3" and "distilled" in chart.get_attribute("aria-valuetext")
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("End")
-    assert chart.get_attribute("aria-valuenow") == "21" and "what followed" in chart.get_attribute("aria-valuetext")
+    for key, now, text in (("Home", "1", "left in"), ("ArrowDown", "3", "distilled"), ("End", "21", "what followed")):
+        page.keyboard.press(key)
+        assert chart.get_attribute("aria-valuenow") == now and text in chart.get_attribute("aria-valuetext")
     page.keyboard.press("Escape")
     assert page.locator(".tip").is_hidden()
 
@@ -230,9 +214,8 @@ def test_a_screen_reader_finds_landmarks_headings_and_names(visit, varied_report
     rows = page.locator("#events-table tbody tr")
     rows.first.wait_for()
     assert rows.count() == 11 and rows.nth(2).locator("td").all_inner_texts()[1:4] == ["2.5 h", "alert", "distilled"]
-    assert page.evaluate("new Set([...document.querySelectorAll('[id]')].map((e) => e.id)).size") == page.evaluate(
-        "document.querySelectorAll('[id]').length"
-    )
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((e) => e.id)")
+    assert len(ids) == len(set(ids))
 
 
 def luminance(colour):
@@ -295,10 +278,8 @@ def test_the_worst_names_are_shown_and_never_run(visit):
 
 
 def test_should_a_script_ever_get_in_the_policy_stops_it(browser, tmp_path, varied_report):
-    broken = varied_report.replace(
-        "<h1>", "<script>window.stolen = true</script><img src='https://example.org/x'><h1>"
-    )
-    assert broken != varied_report
+    thief = "<script>window.stolen = true</script><img src='https://example.org/x'>"
+    broken = varied_report.replace("<h1>", f"{thief}<h1>")
     (tmp_path / "broken.html").write_text(broken, encoding="utf-8")
     page, failed = browser.new_page(), []
     page.on("requestfailed", lambda request: failed.append(request.failure))
@@ -325,12 +306,10 @@ def test_windows_of_any_size_are_drawn(visit, size, num_marks, moments):
     assert "NaN" not in drawn and "Infinity" not in drawn and "undefined" not in drawn
 
 
-def test_events_at_one_moment_are_drawn_and_counted(visit):
-    explanation = made(5, 2, marks=("alert",), has_intensity=False)
-    tied = [
-        tuple(event._replace(time=1.0) for event in events) for events in (explanation.history, explanation.future)
-    ]
-    page = visit(replace(explanation, history=tied[0], future=tied[1]).to_html())
+def test_events_at_the_same_time_are_drawn_and_counted(visit):
+    one = made(5, 2, marks=("alert",), has_intensity=False)
+    history, future = (tuple(event._replace(time=1.0) for event in events) for events in (one.history, one.future))
+    page = visit(replace(one, history=history, future=future).to_html())
     assert page.locator("#window-chart .several").all_text_contents() == ["5x", "2x"]
     assert "NaN" not in page.locator("#window-chart svg").evaluate("(e) => e.outerHTML")
 
