@@ -33,8 +33,8 @@ from starlette.middleware import Middleware
 from transformers.utils import logging as transformers_logging
 
 from .data.reading import Read
+from .data.sequences import find_sequence
 from .data.synthetic import example_log
-from .data.tables import nearest
 from .explain.explainer import EHDDistiller, load_example
 from .explain.explanation import Explanation
 from .hub.fetch import list_pretrained
@@ -132,12 +132,7 @@ class Service:
     def explain(self, asked: Asked) -> Explanation:
         """Find the events before the split that explain those after it."""
         read = self.read(asked)
-        names, name = [str(name) for name in read.events.seq_ids], asked.sequence
-        if name is not None and name not in names:
-            raise ValueError(
-                f"there is no sequence {name!r} among {len(names):,}.{nearest(name, names)} Choose another."
-            )
-        one = read.events.select([0 if name is None else names.index(name)])
+        one = read.events.select([0 if asked.sequence is None else find_sequence(read.events, asked.sequence)])
         if one.num_events < 2:
             raise ValueError(f"there must be a past and a future; sequence {one.seq_ids[0]} has one event.")
         last = _count("the event after which the history ends", asked.split, one.num_events - 1)

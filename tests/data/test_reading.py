@@ -334,8 +334,8 @@ def test_a_reading_survives_json(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"time": [1.0, 2.0], "mark": ["a", "b"], "seq_id": [["x"], ["y"]]}, "'seq_id' holds lists"),
-        ({"seq_id": [["x"]], "times": [[1.0, 2.0]], "marks": [["a", "b"]]}, "'seq_id' holds lists"),
+        ({"time": [1.0, 2.0], "mark": ["a", "b"], "seq_id": [["x"], ["y"]]}, "'seq_id' must hold single values"),
+        ({"seq_id": [["x"]], "times": [[1.0, 2.0]], "marks": [["a", "b"]]}, "'seq_id' must hold single values"),
         ({"seq_id": [1], "times": [[1.0, 2.0]], "marks": [[["a"], ["b"]]]}, "'marks' must hold single values"),
         ({"seq_id": [1], "times": [[[1.0], [2.0]]], "marks": [["a", "b"]]}, "'times' must hold single values"),
     ],

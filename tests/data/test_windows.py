@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from ehd_hf.data import export as windows_module
 from ehd_hf.data.export import export_windows, statistics
 from ehd_hf.data.sequences import EventSequences, load_events
-from ehd_hf.data.windows import WindowStore, load_windows, make_crops, make_whole, make_windows, parse_pair
+from ehd_hf.data.windows import WindowStore, load_windows, make_crops, make_windows, parse_pair
 
 
 def random_sequences(lengths, *, num_marks=6, seed=0, starts=False) -> EventSequences:
@@ -127,7 +127,7 @@ def test_crops_pad_right_and_leave_unknown_first_intervals_out_of_the_loss():
     events = EventSequences.from_lists(
         [[1.0, 3.0, 3.0, 4.0], [5.0, 6.0]], [[1, 2, 0, 1], [2, 2]], starts=[np.nan, 4.5]
     )
-    batch = make_whole(events).__getitems__([0, 1])
+    batch = make_crops(events, length=4, min_events=4).__getitems__([0, 1])
     assert batch["times"].tolist() == [[0, 2, 2, 3], [0.5, 1.5, 1.5, 1.5]]
     assert batch["marks"].tolist() == [[1, 2, 0, 1], [2, 2, 0, 0]]
     assert batch["mask"].tolist() == [[True] * 4, [True, True, False, False]]
@@ -136,7 +136,6 @@ def test_crops_pad_right_and_leave_unknown_first_intervals_out_of_the_loss():
     assert crop[1]["times"].tolist() == [2.0, 2.0] and crop[1]["loss_mask"].tolist() == [True, True]
     assert crop[0]["loss_mask"].tolist() == [False, True]
     assert crop.select([1, 0])[1]["loss_mask"].tolist() == [False, True]
-    assert make_whole(events, max_length=3)[0]["times"].tolist() == [0, 2, 2]
 
 
 def test_a_single_event_makes_a_crop():
@@ -150,9 +149,9 @@ def test_a_single_event_makes_a_crop():
         (lambda s: make_windows(s, future=0, history=4), "future must be at least 1 event; got 0"),
         (lambda s: make_windows(s, future=3, history=-2), "history must be at least 1 event; got -2"),
         (lambda s: make_windows(s, future=30, history=9), "at least 39; the longest has 12"),
-        (lambda s: make_crops(s, length=0), "1 <= min_events <= length"),
-        (lambda s: make_crops(s, length=3, min_events=5), "1 <= min_events <= length"),
-        (lambda s: make_whole(s, max_length=0), "max_length must be at least 1"),
+        (lambda s: make_windows(s.select([]), future=1, history=1), "at least one; got none"),
+        (lambda s: make_crops(s, length=0), "length must be at least 1 event; got 0"),
+        (lambda s: make_crops(s, length=3, min_events=5), "at most the length of crops, 3; got 5"),
         (lambda s: parse_pair("15x40"), "such as \"15-40\"; got '15x40'"),
         (lambda s: load_windows(s, "3-4", split="test"), "no split 'test'; the source has train"),
     ],
