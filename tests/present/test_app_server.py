@@ -16,6 +16,7 @@ from test_browser import luminance
 
 from ehd_hf.app import UPLOAD, Asked, Service, open_models
 from ehd_hf.explain.explainer import load_example
+from explanations import HOSTILE
 
 
 @pytest.fixture(scope="module")
@@ -114,89 +115,19 @@ def problem(page):
     return page.get_by_role("alert").inner_text()
 
 
-def test_the_example_is_explained_at_once(visit):
+def test_the_example_is_explained_at_once_and_controls_have_names(visit):
     page = visit()
     says(page, "^7 of 25 past events explain the 5 that followed: deploy at 2026-03-02 14:10:44")
     assert page.answer.locator("#window-chart .dot").count() == 30
     assert page.answer.locator("#tradeoff-chart svg").count() == 1
     roles = page.answer.locator("#events-table tbody tr td:nth-child(4)").all_inner_texts()
     assert [roles.count(role) for role in ("distilled", "left", "what followed")] == [7, 18, 5]
-    frame = page.locator("iframe.answer")
     page.wait_for_function("document.querySelector('iframe.answer').clientHeight > 1000")
-    assert frame.get_attribute("sandbox") == "allow-scripts"
+    assert page.locator("iframe.answer").get_attribute("sandbox") == "allow-scripts"
     link = page.get_by_role("link", name="Download as JSON")
     kind, _, data = link.get_attribute("href").partition(",")
     assert kind == "data:application/json;base64" and link.get_attribute("download") == "explanation.json"
     assert len(json.loads(base64.b64decode(data))["distilled"]) == 7
-
-
-def test_moving_the_split_and_changing_the_target_change_the_answer_by_keyboard(visit):
-    page = visit()
-    split = page.get_by_role("slider", name="The history ends after event")
-    split.focus()
-    for _ in range(3):
-        page.keyboard.press("ArrowLeft")
-    says(page, "of 22 past events explain")
-    page.get_by_role("radio", name="Number of events").check()
-    says(page, "^3 of 22 past events")
-    page.get_by_role("radio", name="As in the paper").check()
-    page.get_by_role("slider", name="Events before it to look at").focus()
-    page.keyboard.press("ArrowLeft")
-    says(page, "^3 of 22 past events")
-
-
-def test_an_upload_is_read_and_its_sequences_can_be_chosen(visit, tmp_path):
-    frame = load_example()
-    both = [frame.assign(host="<b>one</b>"), frame[:20].assign(host="two")]
-    file = tmp_path / "events.csv"
-    pd.concat(both).to_csv(file, index=False)
-    page = visit()
-    page.get_by_role("radio", name="File").check()
-    page.get_by_role("alert").wait_for()
-    assert "choose a file with one row per event" in problem(page)
-    page.locator("input[type=file]").set_input_files(file)
-    says(page, "of 25 past events explain the 5 that followed in sequence <b>one</b>")
-    assert "50 events of 2 sequences." in page.locator(".notes").inner_text()
-    page.get_by_label("Sequence", exact=True).click()
-    page.get_by_role("option", name="two").click()
-    says(page, "of 15 past events .* in sequence two")
-
-
-def test_a_bad_upload_is_answered_with_our_sentence(visit, tmp_path):
-    file = tmp_path / "<img src=x onerror=alert(1)>.csv"
-    file.write_text(
-        "when,what\n1,<script>window.stolen = true</script>\n2,<img src=x onerror='window.stolen = true'>\n"
-    )
-    page = visit()
-    page.get_by_role("radio", name="File").check()
-    page.locator("input[type=file]").set_input_files(file)
-    page.get_by_role("alert").filter(has_text="Mark column").wait_for()
-    assert "which column says what happened? The columns are when, what." in problem(page)
-    page.get_by_role("button", name="Columns").click()
-    page.get_by_label("Mark column").fill("what")
-    page.keyboard.press("Tab")
-    page.get_by_role("alert").filter(has_text="does not know 2 of these marks").wait_for()
-    assert "<script>window.stolen = true</script>" in problem(page)
-    assert page.evaluate("window.stolen") is None and page.locator("#answer img, #answer script").count() == 0
-    assert page.get_by_role("link", name="Download as JSON").count() == 0
-
-
-def test_light_and_dark_reach_into_the_frame_and_a_phone_has_room_enough(visit):
-    for scheme, query, dark in (("light", "", False), ("dark", "", True), ("light", "/?__theme=dark", True)):
-        page = visit(width=390, scheme=scheme, query=query)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        shade = "(e) => getComputedStyle(e).backgroundColor"
-        frame = page.answer.locator("body")
-        for _ in range(50):
-            if (luminance(frame.evaluate(shade)) < 0.5) == dark:
-                break
-            page.wait_for_timeout(100)
-        assert frame.evaluate(shade) == page.locator("gradio-app").evaluate(shade)
-        assert (luminance(frame.evaluate(shade)) < 0.5) == dark
-
-
-def test_every_control_has_a_name(visit):
-    page = visit()
     for role, name in (
         ("combobox", "Model"),
         ("slider", "Events after it to explain"),
@@ -211,3 +142,61 @@ def test_every_control_has_a_name(visit):
             || e.getAttribute('aria-labelledby') || e.textContent.trim())).map((e) => e.outerHTML)"""
     )
     assert unnamed == []
+
+
+def test_the_split_and_the_target_change_the_answer_by_keyboard(visit):
+    page = visit()
+    for _ in range(3):
+        page.get_by_role("slider", name="The history ends after event").press("ArrowLeft")
+    says(page, "of 22 past events explain")
+    page.get_by_role("radio", name="Number of events").check()
+    says(page, "^3 of 22 past events")
+    page.get_by_role("radio", name="As in the paper").check()
+    page.get_by_role("slider", name="Events before it to look at").press("ArrowLeft")
+    says(page, "^3 of 22 past events")
+
+
+def test_an_upload_is_read_and_its_sequences_can_be_chosen(visit, tmp_path):
+    frame, file = load_example(), tmp_path / "events.csv"
+    pd.concat([frame.assign(host="<b>one</b>"), frame[:20].assign(host="two")]).to_csv(file, index=False)
+    page = visit()
+    page.get_by_role("radio", name="File").check()
+    page.get_by_role("alert").wait_for()
+    assert "choose a file with one row per event" in problem(page)
+    page.locator("input[type=file]").set_input_files(file)
+    says(page, "of 25 past events explain the 5 that followed in sequence <b>one</b>")
+    assert "50 events of 2 sequences." in page.locator(".notes").inner_text()
+    page.get_by_label("Sequence", exact=True).click()
+    page.get_by_role("option", name="two").click()
+    says(page, "of 15 past events .* in sequence two")
+
+
+def test_a_bad_upload_is_answered_with_our_sentence(visit, tmp_path):
+    file = tmp_path / "<img src=x onerror=alert(1)>.csv"
+    file.write_text(f"when,what\n1,{HOSTILE[0]}\n2,{HOSTILE[2]}\n")
+    page = visit()
+    page.get_by_role("radio", name="File").check()
+    page.locator("input[type=file]").set_input_files(file)
+    page.get_by_role("alert").filter(has_text="Mark column").wait_for()
+    assert "which column says what happened? The columns are when, what." in problem(page)
+    page.get_by_role("button", name="Columns").click()
+    page.get_by_label("Mark column").fill("what")
+    page.keyboard.press("Tab")
+    page.get_by_role("alert").filter(has_text="does not know 2 of these marks").wait_for()
+    assert HOSTILE[0] in problem(page)
+    assert page.evaluate("window.stolen") is None and page.locator("#answer img, #answer script").count() == 0
+    assert page.get_by_role("link", name="Download as JSON").count() == 0
+
+
+def test_light_and_dark_reach_into_the_frame_on_a_phone(visit):
+    for scheme, query, dark in (("light", "", False), ("dark", "", True), ("light", "/?__theme=dark", True)):
+        page = visit(width=390, scheme=scheme, query=query)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        shade = "(e) => getComputedStyle(e).backgroundColor"
+        frame = page.answer.locator("body")
+        for _ in range(50):
+            if frame.evaluate(shade) == page.locator("gradio-app").evaluate(shade):
+                break
+            page.wait_for_timeout(100)
+        assert frame.evaluate(shade) == page.locator("gradio-app").evaluate(shade)
+        assert (luminance(frame.evaluate(shade)) < 0.5) == dark

@@ -24,15 +24,16 @@ def report(explanations, marks, title="A report"):
     return report_html(events, windows, explanations, CALIBRATION, title=title)
 
 
-def varied():
-    """Twelve explanations that differ in size, mark, status and recency."""
+@pytest.fixture(scope="module")
+def varied_report():
+    """A report of twelve explanations that differ in size, mark, status and recency."""
     changes = {3: {"status": "explains_nothing", "dppl_empty": 0.2}, 5: {"intensity": None, "curve": None}}
     changes[4] = {"distill_mask": (False,) * 9 + (True,) * 2}
     users = [
         made(7 + number, 4, marks=MARKS if number % 2 else MARKS[:3], seq_id=f"user {number:02d}")
         for number in range(12)
     ]
-    return [replace(one, **changes.get(number, {})) for number, one in enumerate(users)]
+    return report([replace(one, **changes.get(number, {})) for number, one in enumerate(users)], MARKS)
 
 
 @pytest.fixture
@@ -45,11 +46,6 @@ def visit(open_page, tmp_path):
         return open_page(file.as_uri(), **options)
 
     return opened
-
-
-@pytest.fixture(scope="module")
-def varied_report():
-    return report(varied(), MARKS)
 
 
 def names(page):
@@ -73,19 +69,22 @@ def title(page):
 # --- the report
 
 
-def test_a_report_draws_everything(visit, varied_report):
+def test_a_report_draws_everything_at_any_width(visit, varied_report):
     page = visit(varied_report)
     assert page.title() == "A report"
     for chart in ("calibration", "sizes", "reach", "marks"):
         drawing = page.locator(f"#{chart}-chart svg[role=img]")
         assert drawing.count() == 1 and len(drawing.get_attribute("aria-label")) > 20
         assert drawing.bounding_box()["height"] > 100
-    assert page.locator("#window-chart .dot").count() == 11
-    assert page.locator("#window-chart .dot.distilled").count() == 2
-    assert page.locator("#window-chart .curve").count() == 4  # with and without, in the past and the future
-    assert page.locator("#tradeoff-chart svg").count() == 1
-    assert title(page) == "Sequence user 00"
+    # The curves: with and without, in the past and the future.
+    for part, count in (("window-chart .dot", 11), ("window-chart .dot.distilled", 2), ("window-chart .curve", 4)):
+        assert page.locator(f"#{part}").count() == count, part
+    assert page.locator("#tradeoff-chart svg").count() == 1 and title(page) == "Sequence user 00"
     assert page.locator("#detail-text p").first.inner_text().startswith("2 of 7 past events explain")
+    for width in (320, 390, 800, 1600):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function("document.querySelector('#window-chart svg').clientWidth <= innerWidth")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
 
 
 def test_explanations_are_filtered_sorted_and_searched(visit, varied_report):
@@ -237,21 +236,14 @@ def test_text_and_shapes_stand_out_in_light_and_dark(visit, varied_report, schem
 
     ground = style("body", "backgroundColor")
     assert (ground > 0.5) == (scheme == "light")
-    for selector in ("body", ".soft", "nav a", "label"):
-        assert contrast(ground, style(selector, "color")) >= 4.5, selector
-    assert contrast(ground, style("svg .tick", "fill")) >= 4.5
-    for selector, name in ((".dot.distilled", "fill"), (".dot.left", "stroke"), (".dot.future", "fill")):
-        assert contrast(ground, style(f"#window-chart {selector}", name)) >= 3, selector
-    for selector in (".curve.whole", ".curve.without"):
-        assert contrast(ground, style(f"#window-chart {selector}", "stroke")) >= 3, selector
-
-
-def test_nothing_runs_out_of_the_page_at_any_width(visit, varied_report):
-    page = visit(varied_report)
-    for width in (320, 390, 800, 1600):
-        page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_function("document.querySelector('#window-chart svg').clientWidth <= innerWidth")
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+    for least, name, selectors in (
+        (4.5, "color", ("body", ".soft", "nav a", "label")),
+        (4.5, "fill", ("svg .tick",)),
+        (3, "fill", ("#window-chart .dot.distilled", "#window-chart .dot.future")),
+        (3, "stroke", ("#window-chart .dot.left", "#window-chart .curve.whole", "#window-chart .curve.without")),
+    ):
+        for selector in selectors:
+            assert contrast(ground, style(selector, name)) >= least, selector
 
 
 # --- names and sizes

@@ -102,7 +102,7 @@ def test_a_window_is_explained_as_its_sequence_would_be_up_to_there():
         assert [event.time for event in answer.history] == [event.time for event in alone.history]
 
 
-def test_a_known_start_counts_only_for_a_window_that_reaches_back_to_it():
+def test_a_known_start_counts_only_for_a_window_that_reaches_it():
     windows = draw_windows(sequences((9, 4), starts=[-1.0, -2.0]), future=2, history=3, size=1000)
     starts = windows.stretches.starts
     assert starts[0] == -1.0 and starts[-1] == -2.0 and np.isnan(starts[windows.first > 1]).all()
@@ -213,7 +213,7 @@ def test_a_report_says_how_good_the_model_is_and_what_the_windows_say(bundled):
     assert {"search", "status", "mark", "recency", "sort", "intensity-mark"} <= labels & named
 
 
-def test_a_model_is_judged_by_unseen_events_and_a_failure_keeps_the_old_file(tmp_path):
+def test_a_model_is_judged_by_unseen_events_and_failure_keeps_the_file(tmp_path):
     out, events = tmp_path / "report.html", sequences((40, 30, 20))
     write_report(additive(), events, out, future=1, history=5, test=events.select([2]), train=events.select([0]))
     before = out.read_text(encoding="utf-8")
