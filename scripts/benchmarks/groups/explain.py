@@ -105,7 +105,7 @@ def our_way(model: EHDDistillerModel, times: Tensor, marks: Tensor, mask: Tensor
     window = (times, marks, mask, num_future)
     chosen, _ = model.distill(*window)
     pair = torch.stack([~chosen, chosen]).to(times.dtype)
-    return chosen, *dppl_parts(model.mtpp, *window, pair, rebuilder="compact").total
+    return chosen, *dppl_parts(model.mtpp, *window, pair).total
 
 
 def answering(explainer: EHDDistiller, window: Window, **question: Any) -> Callable[[], Any]:

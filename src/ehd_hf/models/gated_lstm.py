@@ -1,18 +1,22 @@
-"""The gated recurrent history encoder: one LSTM step per kept event.
+# No `from __future__ import annotations` here: it would disable the type checks of the config fields.
+"""The gated recurrent history encoder, one LSTM step per kept event, and what the backbones on it share.
 
 The skip gate decides how far a step counts: `state + keep * (step(state, event) - state)`, and the time of the last
 kept event is carried by the same gate. At keep in {0, 1} this is exactly the LSTM over the kept events alone; in
 between it is differentiable, and events that are left out receive gradients too.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from .point_process import MTPPConfig, MTPPModel
+
+# Quantiles of the training intervals at which the logarithmic time features bend.
+_SCALE_QUANTILES = (0.05, 0.25, 0.75)
 sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
 
 
@@ -50,14 +54,7 @@ def last_kept_times(times: Tensor, keep: Tensor | None) -> Tensor:
 
 
 class GatedHistoryEncoder(nn.Module):
-    """LSTM over (mark embedding, time features), with a gate per event.
-
-    Args:
-        num_marks: C.
-        embedding_size: width of the mark embedding.
-        num_time_features: how many numbers describe an interval.
-        hidden_size: width D of the history state.
-    """
+    """LSTM over (mark embedding, time features), with a gate per event."""
 
     def __init__(self, num_marks: int, embedding_size: int, num_time_features: int, hidden_size: int) -> None:
         super().__init__()
@@ -248,3 +245,52 @@ def _steps(values: Tensor, num_steps: int) -> tuple[Tensor, ...]:
 def _parts(gates: Tensor, num_steps: int) -> list[tuple[Tensor, ...]]:
     """The four gates (B, D) of every step, of `gates` (T or 1, B, 4D)."""
     return list(zip(*(_steps(part, num_steps) for part in gates.chunk(4, dim=2)), strict=True))
+
+
+@strict
+class GatedLSTMConfig(MTPPConfig):
+    """What the configs of all backbones on the gated LSTM say.
+
+    Args:
+        embedding_size: width of the mark embedding.
+        hidden_size: width of the history state (the paper's "history embedding").
+        num_components: number of components that the density is made of.
+    """
+
+    embedding_size: int = 32
+    hidden_size: int = 32
+    num_components: int = 32
+
+
+class GatedLSTMModel(MTPPModel):
+    """A backbone whose history state is that of the gated LSTM; subclasses score intervals given a state."""
+
+    config_class: Any = GatedLSTMConfig
+    time_scales: Tensor
+
+    def __init__(self, config: GatedLSTMConfig) -> None:
+        super().__init__(config)
+        self.register_buffer("time_scales", torch.tensor([0.1, 0.3, 1.0]))
+        self.register_buffer("mean_interval", torch.tensor(1.0))
+        self.encoder = GatedHistoryEncoder(
+            config.num_marks, config.embedding_size, len(_SCALE_QUANTILES), config.hidden_size
+        )
+
+    def fit_time_scale(self, intervals: Tensor) -> None:
+        super().fit_time_scale(intervals)
+        positive = intervals[intervals > 0].double()
+        # By sorting, since torch.quantile refuses more than 16 million values.
+        position = positive.new_tensor(_SCALE_QUANTILES) * (len(positive) - 1)
+        self.time_scales.copy_(positive.sort().values[position.round().long()])
+
+    def time_features(self, intervals: Tensor) -> Tensor:
+        """log(1 + tau / scale) for each scale: (..., F)."""
+        return torch.log1p(intervals[..., None] / self.time_scales.to(intervals.dtype))
+
+    def encode_history(
+        self, times: Tensor, marks: Tensor, mask: Tensor, keep: Tensor | None, mark_weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        keep = gate_padding(keep, mask, times.dtype)
+        last_times = last_kept_times(times, keep)
+        features = self.time_features((times - last_times[:, :-1]).clamp(min=0))
+        return self.encoder(features, marks, keep, mark_weights), last_times

@@ -20,10 +20,10 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
-from .distiller import DistillerConfig, DistillerModel, DistillerOutput
+from .distiller import DistillerModel, DistillerOutput
 from .perplexity import keep_gradient, log_perplexity_of_masks
 from .window import Window, places_of
-from .window_encoder import Layer, WindowEncoder, check_widths
+from .window_encoder import Layer, WindowEncoder, WindowEncoderConfig
 
 # A window whose history explains next to nothing must not drown the others when effects are compared.
 _SMALLEST_SCALE = 0.1
@@ -31,7 +31,7 @@ _LARGEST_FEATURE = 8.0
 
 
 @strict
-class RankingDistillerConfig(DistillerConfig):
+class RankingDistillerConfig(WindowEncoderConfig):
     """Config of `RankingDistillerModel`.
 
     Args:
@@ -40,7 +40,6 @@ class RankingDistillerConfig(DistillerConfig):
             taken out. Empty: one pass only, faster and less precise.
         score_spread: standard deviation of the scores of a window; the larger, the less random the sets of training.
         largest_share: sizes drawn in training go up to this share of the history.
-        input_size, hidden_size, attention_size, num_heads: widths of event embedding, model, and query/key/value.
     """
 
     model_type = "ranking_distiller"
@@ -52,15 +51,9 @@ class RankingDistillerConfig(DistillerConfig):
     prefix_shares: tuple[float, ...] | list[float] = (0.25, 0.5, 0.75)
     score_spread: float | int = 3.0
     largest_share: float | int = 0.75
-    input_size: int = 32
-    hidden_size: int = 64
-    attention_size: int = 32
-    num_heads: int = 4
-    feed_forward_size: int = 128
-    num_encoder_layers: int = 2
-    num_decoder_layers: int = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
         for name in ("gate_levels", "prefix_shares"):
             if not all(0 < value < 1 for value in getattr(self, name)):
                 raise ValueError(
@@ -74,8 +67,6 @@ class RankingDistillerConfig(DistillerConfig):
                 f"score_spread must be above 0 and largest_share in (0, 1]; got {self.score_spread} and "
                 f"{self.largest_share}. The defaults are 3 and 0.75."
             )
-        check_widths(self)
-        super().__post_init__(**kwargs)
 
 
 class RankingDistillerModel(DistillerModel):

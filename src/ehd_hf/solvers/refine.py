@@ -133,13 +133,7 @@ class Refine(Solver):
         return masks.scatter(1, swap // width, False).scatter(1, swap % width, True), windows
 
     def _most_promising(
-        self,
-        objective: Objective,
-        rule: Rule,
-        masks: Tensor,
-        windows: Tensor,
-        events: Tensor,
-        slacks: Tensor | None,
+        self, objective: Objective, rule: Rule, masks: Tensor, windows: Tensor, events: Tensor, slacks: Tensor | None
     ) -> Tensor:
         """The `shortlist` among `events` (A, L) that leave most slack when they alone change sides: (A, L) bool.
         `slacks` (A, L) is that slack, or what orders events as it would, if it is known."""
