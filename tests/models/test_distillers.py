@@ -405,7 +405,7 @@ def test_half_precision_leaves_the_time_scales_alone(saved):
         ({"epsilonn": 0.5}, "knows the keys .*epsilon.*got unknown epsilonn"),
         ({"num_heads": 3}, "attention_size must be a multiple of num_heads; got 32 and 3"),
         ({"num_heads": 0}, "num_heads must be at least 1; got 0"),
-        ({"hidden_size": 7}, "hidden_size must be even; got 7"),
+        ({"hidden_size": 7}, "hidden_size must be even.*got 7"),
         ({"hidden_size": 0}, "hidden_size must be at least 1; got 0"),
         ({"max_length": 0}, "max_length must be at least 1; got 0"),
         ({"history": 0}, "history must be at least 1; got 0"),

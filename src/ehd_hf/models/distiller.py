@@ -51,9 +51,7 @@ class DistillerConfig(StrictConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
         if (self.epsilon is None) == (self.share is None):
-            raise ValueError(
-                f"A distiller has one target, epsilon or share; got {self.epsilon} and {self.share}. Set one to null."
-            )
+            raise ValueError(f"Set one target, epsilon or share; got {self.epsilon} and {self.share}.")
         if self.epsilon is not None and not 0 < self.epsilon < 1:
             raise ValueError(f"epsilon must lie in (0, 1); got {self.epsilon}. The paper uses 0.5.")
         if self.share is not None and not 0 < self.share <= 1:
@@ -124,10 +122,8 @@ class DistillerModel(HubModel):
         if not isinstance(mtpp, MTPPModel):
             raise ValueError(f"from_mtpp needs a marked temporal point process; got {type(mtpp).__name__}.")
         if not mtpp.has_gates:
-            raise ValueError(
-                f"a distiller learns from the gates of its point process; {type(mtpp).__name__} has none. Explain "
-                "with it by EHDDistiller.from_mtpp."
-            )
+            kind = type(mtpp).__name__
+            raise ValueError(f"a distiller learns from gates; {kind} has none. Explain it by EHDDistiller.from_mtpp.")
         model = cls(cls.config_class(mtpp_config=copy.deepcopy(mtpp.config), **config))
         model.mtpp.load_state_dict(mtpp.state_dict())
         return model

@@ -38,15 +38,10 @@ class EHDDistillerConfig(WindowEncoderConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
         if self.alpha < 0 or self.constraint_weight < 0 or self.tau <= 0:
-            raise ValueError(
-                "alpha and constraint_weight must be at least 0 and tau above 0; "
-                f"got {self.alpha}, {self.constraint_weight} and {self.tau}."
-            )
+            values = f"{self.alpha}, {self.constraint_weight} and {self.tau}"
+            raise ValueError(f"alpha and constraint_weight must be at least 0 and tau above 0; got {values}.")
         if self.epsilon is None:
-            raise ValueError(
-                f"MTPP-EHD is trained for an epsilon; got share {self.share}. Set epsilon and leave share out, or use "
-                "the ranking distiller, which answers both."
-            )
+            raise ValueError(f"MTPP-EHD is trained for an epsilon; got share {self.share}. Use the ranking distiller.")
 
 
 class EHDDistillerModel(DistillerModel):
@@ -74,12 +69,8 @@ class EHDDistillerModel(DistillerModel):
         return (logits[..., 1] > logits[..., 0]) & history, logits.softmax(-1)[..., 1] * history
 
     def forward(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int | None = None) -> DistillerOutput:
-        """The training loss (eq. 14): over N sampled masks while training, over the argmax mask otherwise.
-
-        Args:
-            times, marks, mask: (B, T) windows whose last `num_future` events are the future.
-            num_future: K; the config's `future` if not given.
-        """
+        """The training loss (eq. 14) of windows (B, T) whose last `num_future` events are the future, the config's
+        `future` if not given: over N sampled masks while training, over the argmax mask otherwise."""
         config = self.config
         window = Window(times, marks, mask, config.future if num_future is None else num_future)
         history, logits = window.history, self.history_logits(window)

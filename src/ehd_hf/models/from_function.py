@@ -53,13 +53,7 @@ def from_callable(
         dtype: of the times handed in. By default that of a module's parameters; for other functions float32 in the
             search and float64 in the certificate.
 
-    Example:
-
-    ```python
-    >>> from ehd_hf.models.from_function import from_callable
-    >>> explainer = EHDDistiller.from_mtpp(from_callable(my_log_prob, num_marks=3), share=0.7)
-    >>> explainer.explain(events, future=5)
-    ```
+    `EHDDistiller.from_mtpp(from_callable(my_log_prob, num_marks=3), share=0.7)` explains it.
     """
     if not callable(log_prob) or (log_survival is not None and not callable(log_survival)):
         raise ValueError(f"log_prob and log_survival must be functions; got {log_prob!r} and {log_survival!r}.")

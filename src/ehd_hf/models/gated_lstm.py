@@ -21,10 +21,7 @@ sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
 
 
 def gate_padding(keep: Tensor | None, mask: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """Gates that also skip padding standing before an event; None if every event is simply kept.
-
-    Padding after the last event needs no gate, since nothing follows it.
-    """
+    """Gates that also skip padding before an event; None if every event is kept. Padding at the end needs none."""
     holes = (mask[:, 1:] & ~mask[:, :-1]).any(dim=0).nonzero()
     gated = 0 if keep is None else keep.shape[1]
     length = max(gated, int(holes[-1]) + 1 if len(holes) else 0)
@@ -38,11 +35,7 @@ def gate_padding(keep: Tensor | None, mask: Tensor, dtype: torch.dtype) -> Tenso
 
 def last_kept_times(times: Tensor, keep: Tensor | None) -> Tensor:
     """Time of the last kept event before each event and after all (B, T + 1); the clock's origin, 0, before any.
-
-    Args:
-        times: (B, T).
-        keep: (B, G) in [0, 1] for the first G events, the rest is kept; in between, the time moves part of the way.
-    """
+    `keep` (B, G) in [0, 1] gates the first G of the `times` (B, T); in between, the time moves part of the way."""
     gated = 0 if keep is None else keep.shape[1]
     last = times.new_zeros(len(times), 1)
     lasts = [last]
@@ -67,21 +60,15 @@ class GatedHistoryEncoder(nn.Module):
     def forward(
         self, time_features: Tensor, marks: Tensor, keep: Tensor | None, mark_weights: Tensor | None = None
     ) -> Tensor:
-        """History state before each event and after all: (B, T + 1, D).
-
-        Args:
-            time_features: (B, T, F), of the interval since the last kept event.
-            marks: (B, T).
-            keep: (B, G) in [0, 1] for the first G events, the rest is kept; None if every event is.
-            mark_weights: (B, T), factors of the mark embeddings.
-        """
+        """History state before each event and after all: (B, T + 1, D). `time_features` (B, T, F) are those of the
+        interval since the last kept event; `keep` (B, G) as in `last_kept_times`, None if every event is kept."""
         input_weight, hidden_weight, input_bias, hidden_bias = self.lstm.all_weights[0]
         embeddings = self.mark_embedding.weight
         if len(embeddings) > marks.numel():  # of many marks, those that occur
             occurring, marks = marks.unique(return_inverse=True)
             embeddings = embeddings[occurring]
-        # A mark enters the gates by a row of a table, the same for every mask of a window. Of copies: the same weights
-        # then give the same bits, wherever in memory they were loaded to.
+        # A mark contributes one table row, the same for every mask of a window. Clone the weights: results must not
+        # depend on memory alignment.
         by_mark = embeddings.clone() @ input_weight[:, : embeddings.shape[1]].t().contiguous()  # (C, 4D)
         by_feature = torch.cat([input_weight[:, embeddings.shape[1] :].t(), (input_bias + hidden_bias)[None]])
         initial: tuple[Tensor, Tensor] = (self.initial_hidden, self.initial_cell)
@@ -249,13 +236,8 @@ def _parts(gates: Tensor, num_steps: int) -> list[tuple[Tensor, ...]]:
 
 @strict
 class GatedLSTMConfig(MTPPConfig):
-    """What the configs of all backbones on the gated LSTM say.
-
-    Args:
-        embedding_size: width of the mark embedding.
-        hidden_size: width of the history state (the paper's "history embedding").
-        num_components: number of components that the density is made of.
-    """
+    """What the configs of all backbones on the gated LSTM say: widths of the mark embedding and of the history state
+    (the paper's "history embedding"), and the number of components of the density."""
 
     embedding_size: int = 32
     hidden_size: int = 32

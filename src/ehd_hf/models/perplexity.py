@@ -77,10 +77,8 @@ def future_log_prob(
 
 
 def log_perplexity(mtpp: MTPPModel, window: Window, keep: Tensor | None = None, **options: Any) -> Tensor:
-    """log ppl(x_o | kept history) = -(1/K) sum_i log p(x_i | x_<i, kept history), (..., B) (eq. 5).
-
-    `options` as in `future_log_prob`.
-    """
+    """log ppl(x_o | kept history) = -(1/K) sum_i log p(x_i | x_<i, kept history), (..., B) (eq. 5); `options` as in
+    `future_log_prob`."""
     return -future_log_prob(mtpp, window, keep, **options).log_prob.sum(-1) / window.num_scored
 
 
@@ -133,13 +131,8 @@ def log_perplexity_of_masks(
     conditioning: Conditioning = "paper",
     max_rows: int = 1024,
 ) -> Tensor:
-    """log ppl(x_o | kept history) (eq. 5) of many masks per window: (R,). No gradients.
-
-    Args:
-        keep_mask: (R, L) bool.
-        rows: (R,), which of the B windows each mask belongs to.
-        max_rows: how many rebuilt windows to hold at a time.
-    """
+    """log ppl(x_o | kept history) (eq. 5) of many masks `keep_mask` (R, L), those of the windows `rows` (R,): (R,).
+    No gradients; at most `max_rows` rebuilt windows are held at a time."""
     sums = _future_sums(mtpp, window, keep_mask, rows, conditioning, max_rows)
     return -sums.sum(-1) / window.num_scored[rows]
 
@@ -148,10 +141,8 @@ def log_perplexity_of_masks(
 def _future_sums(
     mtpp: MTPPModel, window: Window, keep_mask: Tensor, rows: Tensor, conditioning: Conditioning, max_rows: int = 1024
 ) -> Tensor:
-    """log p of the future's times, and of its marks, given what each mask keeps: (R, 2).
-
-    In pieces of rows that keep about equally many events, so that rebuilt sequences are short and memory is bounded.
-    """
+    """log p of the future's times, and of its marks, given what each mask keeps: (R, 2). In pieces of rows that keep
+    about equally many events, so that rebuilt sequences are short and memory is bounded."""
     values = window.times.new_empty(len(rows), 2)
     order = torch.argsort(keep_mask.sum(1), stable=True)
     for start in range(0, len(order), max_rows):

@@ -35,8 +35,8 @@ class StrictConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         if (model_type := kwargs.get("model_type", self.model_type)) != self.model_type:
             raise ValueError(
-                f"{type(self).__name__} is the config of a model of type {self.model_type!r}; got one of type "
-                f"{model_type!r}. Open it with AutoModel; a distiller of a trained MTPP is made by from_mtpp."
+                f"{type(self).__name__} is of type {self.model_type!r}; got one of type {model_type!r}. Open it with "
+                "AutoModel; a distiller of a trained MTPP is made by from_mtpp."
             )
         declared = {*self.__dataclass_fields__} - {*PreTrainedConfig.__dataclass_fields__}
         if unknown := sorted(set(kwargs) - _LIBRARY_KEYS):
@@ -76,10 +76,8 @@ class MTPPConfig(StrictConfig):
             raise ValueError(f"id2label must give every mark its own name; got {list(self.id2label.values())}.")
         super().__post_init__(**kwargs)
         if sorted(self.id2label) != list(range(self.num_marks)):
-            raise ValueError(
-                f"id2label must name the marks 0..{self.num_marks - 1}; got {len(self.id2label)} entries. "
-                "Make num_marks and id2label agree."
-            )
+            number = len(self.id2label)
+            raise ValueError(f"id2label must name the marks 0..{self.num_marks - 1}; got {number} entries.")
 
 
 @dataclass
@@ -178,16 +176,14 @@ class MTPPModel(HubModel):
         """log p(event | kept events before it), for every event.
 
         Args:
-            times: (B, T), non-decreasing, relative to the window's clock origin.
-            marks: (B, T) in [0, C).
+            times: (B, T), non-decreasing, relative to the window's clock origin; marks (B, T) in [0, C).
             mask: (B, T), True where there is an event. Padding may stand anywhere: it is never kept, and scores 0.
             keep: (B, T) in [0, 1]; gates how far an event enters the history of later ones. At {0, 1} this equals
                 deleting the events with keep = 0. Scores of deleted events are those they would have had. May be
                 shorter than T: later events are kept.
             mark_weights: (B, T), factors of the mark embeddings; 1 in value, they carry gradients (`rebuild.select`).
             survived_until: (B,); condition the first kept event at or after that time on no event before it.
-            num_last: score only the last `num_last` positions; the outputs are then (B, num_last). Saves the work of
-                scoring a history of which only the future's likelihood is wanted.
+            num_last: score only the last `num_last` positions; the outputs are then (B, num_last).
             positions: (B, P), score these positions only, where the future stands elsewhere in every row.
         """
         states, last_times = self.encode_history(times, marks, mask, keep, mark_weights)
@@ -273,13 +269,7 @@ class MTPPModel(HubModel):
 
     @torch.no_grad()
     def sample_next(
-        self,
-        times: Tensor,
-        marks: Tensor,
-        mask: Tensor,
-        *,
-        num_samples: int = 1,
-        generator: torch.Generator | None = None,
+        self, times: Tensor, marks: Tensor, mask: Tensor, num_samples: int = 1, generator: Any = None
     ) -> tuple[Tensor, Tensor]:
         """Draw the next event after the whole sequence: times (B, num_samples) on the same clock, and marks."""
         state, last_time = self._before(times, marks, mask)

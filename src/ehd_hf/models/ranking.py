@@ -56,17 +56,12 @@ class RankingDistillerConfig(WindowEncoderConfig):
         super().__post_init__(**kwargs)
         for name in ("gate_levels", "prefix_shares"):
             if not all(0 < value < 1 for value in getattr(self, name)):
-                raise ValueError(
-                    f"{name} must lie between 0 and 1, both excluded; got {list(getattr(self, name))}. Leave such "
-                    "values out."
-                )
+                raise ValueError(f"{name} must lie between 0 and 1, both excluded; got {list(getattr(self, name))}.")
         if not self.gate_levels:
             raise ValueError("gate_levels must name one value at least; got none. [0.5] is the cheapest.")
         if not (self.score_spread > 0 and 0 < self.largest_share <= 1):
-            raise ValueError(
-                f"score_spread must be above 0 and largest_share in (0, 1]; got {self.score_spread} and "
-                f"{self.largest_share}. The defaults are 3 and 0.75."
-            )
+            values = f"{self.score_spread} and {self.largest_share}"
+            raise ValueError(f"score_spread must be above 0 and largest_share in (0, 1]; got {values}.")
 
 
 class RankingDistillerModel(DistillerModel):
@@ -92,7 +87,6 @@ class RankingDistillerModel(DistillerModel):
 
     @property
     def num_evaluations(self) -> int:
-        """Gradients of the MTPP that the scores of a window cost."""
         return len(self.config.gate_levels) + len(self.config.prefix_shares)
 
     # --- the order
@@ -140,13 +134,9 @@ class RankingDistillerModel(DistillerModel):
     # --- training
 
     def forward(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int | None = None) -> DistillerOutput:
-        """The training loss; when not training, dppl_left over all prefixes relative to the empty history's, with
-        metrics, over the windows whose history explains something (`num_items` of them).
-
-        Args:
-            times, marks, mask: (B, T) windows whose last `num_future` events are the future.
-            num_future: K; the config's `future` if not given.
-        """
+        """The training loss of windows (B, T) whose last `num_future` events are the future, the config's `future` if
+        not given. When not training, dppl_left over all prefixes relative to the empty history's, with metrics, over
+        the windows whose history explains something (`num_items` of them)."""
         window = Window(times, marks, mask, self.config.future if num_future is None else num_future)
         passes = self._scores_of_passes(window)
         logits = torch.stack([-passes[-1], passes[-1]], dim=-1) / 2

@@ -35,14 +35,10 @@ class WindowEncoderConfig(DistillerConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
         if self.hidden_size % 2:
-            raise ValueError(
-                f"hidden_size must be even; got {self.hidden_size}. Positions take pairs of sine and cosine."
-            )
+            raise ValueError(f"hidden_size must be even, for pairs of sine and cosine; got {self.hidden_size}.")
         if self.attention_size % self.num_heads:
-            raise ValueError(
-                f"attention_size must be a multiple of num_heads; got {self.attention_size} and {self.num_heads}. "
-                "Every head takes an equal part."
-            )
+            sizes = f"{self.attention_size} and {self.num_heads}"
+            raise ValueError(f"attention_size must be a multiple of num_heads; got {sizes}.")
 
 
 class Attention(nn.Module):
@@ -124,10 +120,7 @@ class WindowEncoder(nn.Module):
         self.future_norm, self.history_norm = nn.LayerNorm(width), nn.LayerNorm(width)
 
     def forward(self, window: Window, mean_interval: Tensor, history_features: Tensor | None = None) -> Tensor:
-        """States (B, L, width) of the history's events.
-
-        `history_features` (B, L, width), what else is known of the history's events, is added to their embedding.
-        """
+        """States (B, L, width) of the history's events, to whose embeddings `history_features` are added."""
         if len(window.times) > _WINDOWS_AT_ONCE and not torch.is_grad_enabled():
             pieces = torch.arange(len(window.times), device=window.times.device).split(_WINDOWS_AT_ONCE)
             features = (None if history_features is None else history_features[piece] for piece in pieces)
@@ -140,9 +133,8 @@ class WindowEncoder(nn.Module):
         if history_features is not None:
             history = history + history_features
         # Attention without a mask is faster; padded batches are the exception.
-        history_mask, future_mask = (
-            (None, None) if bool(mask.all()) else (mask[:, :num_history], mask[:, num_history:])
-        )
+        is_full = bool(mask.all())
+        history_mask, future_mask = (None, None) if is_full else (mask[:, :num_history], mask[:, num_history:])
         for layer in self.encoder_layers:
             future = layer(future, future_mask)
         future = self.future_norm(future)
