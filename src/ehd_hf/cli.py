@@ -465,13 +465,12 @@ def explain(
     question: dict[str, Any] = {"epsilon": epsilon, "share": share, "size": size, "delta": delta, "refine": refine}
     question |= {"future": future, "history": _history(history)}
     columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
-    if out is not None and not out.suffix:
-        explainer, source = _open_model(model), _windows_of(events, pair, split)
+    if all_sequences:
+        source = _windows_of(events, pair, split)
+        explainer = _open_model(model)
         _set_threads(threads)
         return _explain_many(explainer, source, out, json, windows=windows, scores=scores, columns=columns, **question)
     explainer, sequences = _open_both(model, events, threads, **columns)
-    if all_sequences:
-        return _explain_many(explainer, sequences, out, json, windows=windows, scores=scores, **question)
     chosen = sequences.select([_position(sequences, sequence)])
     answer: Any = explainer.explain(chosen, **question, intensities=figure is not None)
     if figure is not None:
@@ -492,7 +491,10 @@ def explain(
 
 def _windows_of(events: Path, pair: str | None, split: str | None) -> Any:
     """A file or folder as it is; or a split of a data set of the Hub, or of a folder of `ehd-hf data windows`."""
+    from .data.tables import column_names
+
     if split is None:
+        events.is_dir() or column_names(events)  # a file that cannot be read is refused before a model is opened
         return events
     import datasets
 
@@ -546,6 +548,7 @@ def _explain_many(explainer: EHDDistiller, source: Any, out: Path | None, json: 
             kept = "nothing was written" if file.suffix else "what was finished is kept. Repeat the command to go on"
             _say(f"interrupted; {kept}.", stderr=True)
             return INTERRUPTED
+        _show_notes(done.notes, stderr=True)
         if out is None:
             _show_answers(file, json)
     where = "" if out is None else f" Answers{'' if done.finished else ' so far'}: {out}"

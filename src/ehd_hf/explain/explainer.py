@@ -245,8 +245,8 @@ class EHDDistiller:
         delta: float | None = None,
         refine: Refinement | None = None,
     ) -> Question:
-        """What is asked, as in `Question`, completed by what the model was trained for. By default `refine` is "prune",
-        and "none" for the paper's distiller if no target is given."""
+        """What is asked, as in `Question`, completed by what the model was trained for. `refine` is "prune" if not
+        given, and "none" for the paper's distiller if no target is given."""
         target: dict[str, Any] = {"epsilon": epsilon, "share": share, "size": size}
         has_target = any(value is not None for value in target.values())
         if refine == "none" and (has_target or delta is not None):
