@@ -177,7 +177,10 @@ def test_survival_needs_its_function():
     [
         ({"log_prob": 7, "num_marks": 3}, "must be functions"),
         ({"log_prob": lambda *batch: batch[0]}, "num_marks=3"),
-        ({"log_prob": lambda *batch: batch[0], "num_marks": 3, "id2label": {0: "a"}}, "id2label must name the marks 0..2; got 1"),
+        (
+            {"log_prob": lambda *batch: batch[0], "num_marks": 3, "id2label": {0: "a"}},
+            "id2label must name the marks 0..2; got 1",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(arguments, said):

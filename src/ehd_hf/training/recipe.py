@@ -292,7 +292,7 @@ def inspect_events(events: EventSequences) -> Findings:
         values = (intervals.mean(), *np.quantile(intervals, (0.05, 0.5, 0.95)))
         figures["interval"] = dict(zip(("mean", "5 %", "median", "95 %"), map(float, values), strict=True))
     if events.epochs is not None:
-        for name, end in (("from", events.epochs.min()), ("to", np.max(events.timestamps()))):  # type: ignore[arg-type]
+        for name, end in (("from", events.epochs.min()), ("to", events.shown_times().max())):
             figures[name] = str(end.astype("datetime64[s]")).replace("T", " ")
     return Findings(figures, list(_warnings(events, figures, intervals, int(repeated.sum()))))
 
