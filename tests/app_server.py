@@ -5,34 +5,8 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import httpx
-
-from ehd_hf.app import EXAMPLE, SHARE
-
-
-class Question(NamedTuple):
-    """What the page asks when it opens; fields in the order of the page's controls."""
-
-    model: str = "incidents"
-    source: str = EXAMPLE
-    example: str = "One incident"
-    upload: object = None
-    pasted: str | None = None
-    time: str | None = None
-    mark: str | None = None
-    sequence_column: str | None = None
-    time_format: str | None = None
-    sequence: str | None = None
-    split: float = 25
-    future: float = 5
-    history: float = 25
-    target: str = SHARE
-    share: float = 0.7
-    epsilon: float = 0.5
-    size: float = 3
-    conditioning: str = "survival"
 
 
 @contextmanager
@@ -60,10 +34,10 @@ def _answers(url):
         return False
 
 
-def ask(url, question, name="explain"):
-    """What the server says at last: a line "event: complete" or "event: error", and a line of JSON."""
+def ask(url, asked):
+    """The last event of the server's answer, "complete" or "error", and its JSON."""
     with httpx.Client(base_url=f"{url}/gradio_api", timeout=60) as client:
-        begun = client.post(f"/call/{name}", json={"data": list(question)})
+        begun = client.post("/call/explain", json={"data": list(asked)})
         begun.raise_for_status()
-        event, data = client.get(f"/call/{name}/{begun.json()['event_id']}").text.strip().split("\n")[-2:]
+        event, data = client.get(f"/call/explain/{begun.json()['event_id']}").text.strip().split("\n")[-2:]
     return event.removeprefix("event: "), data.removeprefix("data: ")

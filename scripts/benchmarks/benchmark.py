@@ -2,7 +2,7 @@
 
 python scripts/benchmarks/benchmark.py mtpp               # about a minute on two cores
 python scripts/benchmarks/benchmark.py explain gate --json results/benchmarks.json
-python scripts/benchmarks/benchmark_page.py               # docs/speed.md from that file
+python scripts/benchmarks/benchmark_page.py               # results/speed.md from that file
 
 Rows of the same groups in the file are replaced.
 """

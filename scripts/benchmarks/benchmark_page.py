@@ -1,4 +1,4 @@
-"""Rows of scripts/benchmarks/benchmark.py in, docs/speed.md and its figures out. Measures nothing.
+"""Rows of scripts/benchmarks/benchmark.py in, results/speed.md and its figures out. Measures nothing.
 
 python scripts/benchmarks/benchmark_page.py
 """
@@ -51,8 +51,8 @@ def meets(row: dict[str, Any]) -> str | None:
 
 
 def machine(row: dict[str, Any]) -> str:
-    """The machine that a row was measured on, in a sentence; rows of before may say less of it."""
-    said = {
+    """The machine that a row was measured on, in a sentence; older rows may lack some of it."""
+    formats = {
         "processor": "{}",
         "cores": "{} cores",
         "memory_gb": "{:g} GB",
@@ -63,7 +63,7 @@ def machine(row: dict[str, Any]) -> str:
         "version": "ehd_hf {}",
         "date": "{}",
     }
-    return ", ".join(words.format(row[key]) for key, words in said.items() if row.get(key))
+    return ", ".join(words.format(row[key]) for key, words in formats.items() if row.get(key))
 
 
 def about(group: str) -> str:
@@ -142,7 +142,7 @@ def _apart(values: list[float], least: float = 0.09) -> list[float]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--benchmarks", type=Path, default=ROOT / "results" / "benchmarks.json", help="the rows")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "speed.md", help="the page")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "speed.md", help="the page")
     parser.add_argument("--figures", type=Path, default=ROOT / "docs" / "figures", help="the folder of its figures")
     arguments = parser.parse_args(argv)
     try:

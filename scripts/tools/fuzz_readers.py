@@ -17,7 +17,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,20 +38,15 @@ OURS = Path(ehd_hf.__file__).parent
 TIMES, MARKS = [[0.5, 1.5, 1.5, 4.0], [2.0, 3.25, 9.0]], [["login", "error", "login", "ok"], ["ok", "ok", "error"]]
 ROWS = [{"seq_id": i, "time": t, "mark": m} for i in (0, 1) for t, m in zip(TIMES[i], MARKS[i], strict=True)]
 EASYTPP = [
-    {
-        "seq_idx": i,
-        "dim_process": 3,
-        "time_since_start": times,
-        "time_since_last_event": [0.0, *np.diff(times).tolist()],
-        "type_event": [len(mark) % 3 for mark in marks],
-    }
+    {"seq_idx": i, "dim_process": 3, "time_since_start": times, "type_event": [len(mark) % 3 for mark in marks]}
+    | {"time_since_last_event": [0.0, *np.diff(times).tolist()]}
     for i, (times, marks) in enumerate(zip(TIMES, MARKS, strict=True))
 ]
+EVENT = ("time_since_start", "time_since_last_event", "type_event")
 HAWKES = {
     "dim_process": 3,
     "train": [
-        [dict(zip(row, event, strict=True)) for event in zip(*row.values(), strict=True)]
-        for row in ({key: row[key] for key in row if isinstance(row[key], list)} for row in EASYTPP)
+        [dict(zip(EVENT, values, strict=True)) for values in zip(*map(row.get, EVENT), strict=True)] for row in EASYTPP
     ],
 }
 TOO_LONG = 15  # seconds for a file of a few hundred bytes: it hangs
@@ -59,21 +54,8 @@ TOO_LONG = 15  # seconds for a file of a few hundred bytes: it hangs
 TOKENS: list[Any] = [None, True, "", " ", "nan", -1, 0, 2**31, 2**63, -(2**63), 1e308, -1e-320, 1.5, "1e999", [], {}]
 TOKENS += [[None], [[]], {"a": 1}, "\ud83d\ude80", "2026-01-01T00:00:00Z", "0000-00-00", "<script>", "é", float("nan")]
 TOKENS += [float("inf"), "times", "marks", "seq_id", [1, "a"], 1_700_000_000_000_000_000, "x" * 300]
-BYTES = [
-    b"\x00",
-    b"\xff\xfe",
-    b"\xef\xbb\xbf",
-    b'"',
-    b",",
-    b"\n",
-    b"\r\n",
-    b"\t",
-    b"[",
-    b"}",
-    b"1e999",
-    b"NaN",
-    b"\x80",
-]
+BYTES = [b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b'"', b",", b"\n", b"\r\n", b"\t", b"[", b"}"]
+BYTES += [b"1e999", b"NaN", b"\x80"]
 TYPES = [pa.int8(), pa.uint64(), pa.float16(), pa.float64(), pa.bool_(), pa.string(), pa.large_string(), pa.binary()]
 TYPES += [pa.timestamp("s"), pa.timestamp("ns", "UTC"), pa.date32(), pa.time64("us"), pa.duration("s"), pa.null()]
 TYPES += [pa.decimal128(8, 2), pa.dictionary(pa.int8(), pa.string()), pa.struct([("a", pa.int8())])]
@@ -165,12 +147,11 @@ def _strange_table(content: bytes, draw: random.Random) -> bytes:
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
     for _ in range(draw.choice([1, 1, 2])):
         name, kind = draw.choice(sorted(columns)), draw.choice(TYPES)
-        tokens = [draw.choice(TOKENS) for _ in range(table.num_rows)]
-        for values in ([None] * table.num_rows, [token if draw.random() < 0.5 else None for token in tokens]):
-            try:
-                columns[name] = pa.array(values, draw.choice([kind, pa.list_(kind), pa.list_(kind, 2), None]))
-            except (pa.ArrowException, TypeError, ValueError, OverflowError):
-                continue  # no such value of this type
+        values = [draw.choice([None, *TOKENS]) if draw.random() < 0.5 else None for _ in range(table.num_rows)]
+        try:
+            columns[name] = pa.array(values, draw.choice([kind, pa.list_(kind), pa.list_(kind, 2), None]))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            columns[name] = pa.array([None] * table.num_rows, kind)  # no such value of this type
         if draw.random() < 0.3:
             columns = {draw.choice(NAMES) if key == name else key: values for key, values in columns.items()}
     metadata = {
@@ -188,21 +169,23 @@ def _strange_table(content: bytes, draw: random.Random) -> bytes:
 # --- reading
 
 
-def readers(file: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Everything that may be asked to read this file."""
-    yield "load_events", lambda: load_events(file)
-    yield "load_events sorted", lambda: load_events(file, sort=True, time_unit="h")
-    yield "load_source", lambda: load_source(file)
-    yield "load_windows", lambda: load_windows(file, "1-2").sequences
-    yield "column_names", lambda: column_names(file)
-    yield "read_events", lambda: read_events(file).events
+def readers(file: Path) -> dict[str, Callable[[], Any]]:
+    """Everything that may be asked to read this file, also as the only split in a folder."""
     folder = file.parent / "folder"
-    as_export = file.name == "export.parquet"
-    split = (folder / "sequences" if as_export else folder) / f"train{file.suffix}"
+    split = (folder / "sequences" if file.name == "export.parquet" else folder) / f"train{file.suffix}"
     split.parent.mkdir(parents=True, exist_ok=True)
     split.write_bytes(file.read_bytes())
-    yield "load_source of a folder", lambda: load_source(folder)
-    yield "load_windows of a folder", lambda: load_windows(folder, "1-2").sequences
+    calls: dict[str, Callable[[], Any]] = {
+        "load_events": lambda: load_events(file),
+        "load_events sorted": lambda: load_events(file, sort=True, time_unit="h"),
+        "column_names": lambda: column_names(file),
+        "read_events": lambda: read_events(file).events,
+        "load_source": lambda: load_source(file),
+        "load_source of a folder": lambda: load_source(folder),
+        "load_windows": lambda: load_windows(file, "1-2").sequences,
+        "load_windows of a folder": lambda: load_windows(folder, "1-2").sequences,
+    }
+    return calls
 
 
 def outcome(read: Callable[[], Any]) -> str:
@@ -257,15 +240,15 @@ def main() -> int:
             folder = out / name.replace(".", "_")
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(mutated(name, valid, draw))
-            for reader, read in readers(folder / name):
+            for reader, read in readers(folder / name).items():
                 faulthandler.dump_traceback_later(TOO_LONG, exit=True)
                 result = outcome(read)
                 faulthandler.cancel_dump_traceback_later()
                 counts[result if result in ("events", "refused") else "wrong"] += 1
                 if result not in ("events", "refused"):
-                    last = result.strip().splitlines()[-1]
-                    wrong[f"{reader}: {last[:150]}"] += 1
-                    if wrong[f"{reader}: {last[:150]}"] == 1:
+                    kind = f"{reader}: {result.strip().splitlines()[-1][:150]}"
+                    wrong[kind] += 1
+                    if wrong[kind] == 1:
                         print(f"seed {seed}, {name}, {reader}:\n{result}", flush=True)
             seed += 1
     for what, count in wrong.most_common():

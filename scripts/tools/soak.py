@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import socket
 import statistics
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,6 @@ WARM_UP = 0.25  # of the time: caches and pools fill, which is not growth
 MOST_GROWTH_MB = 50.0
 MOST_SECONDS = 60.0
 SAMPLE_SECONDS = 2.0
-
-
-def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--what", choices=["app", "pipeline"], default="app", help="the app's server, or threads with one explainer")
-    add("--minutes", type=float, default=30.0)
-    add("--clients", type=int, default=50)
-    add("--out", type=Path, help="JSONL to add a row to")
-    return parser.parse_args(argv)
 
 
 def questions() -> list[dict[str, Any]]:
@@ -73,10 +62,10 @@ def app_under_test() -> Any:
             def ask(question: dict[str, Any]) -> dict[str, Any]:
                 begun = client.post("/gradio_api/call/explain", json={"data": arguments_of(question)})
                 begun.raise_for_status()
-                told = client.get(f"/gradio_api/call/explain/{begun.json()['event_id']}").text
-                event, data = told.strip().split("\n")[-2:]
+                reply = client.get(f"/gradio_api/call/explain/{begun.json()['event_id']}").text
+                event, data = reply.strip().split("\n")[-2:]
                 if event != "event: complete":
-                    raise RuntimeError(told[-300:])
+                    raise RuntimeError(reply[-300:])
                 return json.loads(json.loads(data.removeprefix("data: "))[1])
 
             try:
@@ -89,13 +78,6 @@ def app_under_test() -> Any:
                 yield server.pid, ask
             finally:
                 server.terminate()
-
-
-@contextmanager
-def pipeline_under_test(alone: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    import os
-
-    yield os.getpid(), alone
 
 
 def soak(pid: int, ask: Callable[..., Any], expected: list[Any], minutes: float, clients: int) -> dict[str, Any]:
@@ -151,27 +133,35 @@ def soak(pid: int, ask: Callable[..., Any], expected: list[Any], minutes: float,
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = parse_arguments(argv)  # before the imports, so that --help does not wait for torch
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    kinds = ["app", "pipeline"]
+    parser.add_argument("--what", choices=kinds, default="app", help="the app's server, or threads with one explainer")
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--out", type=Path, help="JSONL to add a row to")
+    arguments = parser.parse_args(argv)  # before the imports, so that --help does not wait for torch
     from transformers.utils import logging
 
     from ehd_hf import __version__
-    from ehd_hf.app import Service, from_page, open_models
+    from ehd_hf.app import Asked, Service, open_models
+    from ehd_hf.files import append_row
 
     logging.disable_progress_bar()
     service = Service(open_models("incidents"))
 
     def alone(question: dict[str, Any]) -> dict[str, Any]:
-        return json.loads(service.explain(*from_page(arguments_of(question))).to_json())
+        return json.loads(service.explain(Asked(*arguments_of(question))).to_json())
 
     expected = [alone(question) for question in questions()]
-    with app_under_test() if arguments.what == "app" else pipeline_under_test(alone) as (pid, ask):
+    with app_under_test() if arguments.what == "app" else nullcontext((os.getpid(), alone)) as (pid, ask):
         row = soak(pid, ask, expected, arguments.minutes, arguments.clients)
     row |= {"what": arguments.what, "version": __version__}
     for name, value in row.items():
         print(f"{name:>20}  {value}")
     if arguments.out:
-        with open(arguments.out, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        append_row(arguments.out, row)
     failures = [
         *([f"{row['wrong']} wrong answers"] if row["wrong"] else []),
         *([f"a request took {row['max']} s"] if row["max"] > MOST_SECONDS else []),

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from app_server import Question, ask
+from app_server import ask
 from ehd_hf import app, cli
+from ehd_hf.app import Asked
 from ehd_hf.explain.explainer import EHDDistiller, load_example
 from explanations import HOSTILE, made
 
@@ -24,13 +25,13 @@ def service():
     return app.Service(app.open_models("incidents"))
 
 
-def explain(service, **question):
-    return service.explain(*app.from_page(Question(**question)))
+def explain(service, **asked):
+    return service.explain(Asked(**asked))
 
 
-def refusal(service, **question):
+def refusal(service, **asked):
     """The error message shown in place of an answer."""
-    shown, text = service.show_answer(*Question(**question))
+    shown, text = service.show_answer(*Asked(**asked))
     opening = '<div class="problem" role="alert"><strong>No answer yet:</strong> '
     assert shown.startswith(opening) and text == ""
     return unescape(shown.removeprefix(opening).removesuffix("</div>"))
@@ -63,33 +64,23 @@ def test_target_and_conditioning_are_used(service, target, value, conditioning):
 
 
 def test_a_model_begins_with_what_it_was_trained_for(service):
-    names = ("future", "history", "target", "share", "epsilon", "size", "conditioning")
-    values = [update["value"] for update in service.show_model("incidents-paper")]
-    assert dict(zip(names, values, strict=True)) == {
-        "future": 5,
-        "history": 25,
-        "target": "epsilon",
-        "share": 0.7,
-        "epsilon": 0.5,
-        "size": 3,
-        "conditioning": "paper",
-    }
+    trained = {"future": 5, "history": 25, "target": "epsilon", "share": 0.7, "epsilon": 0.5, "size": 3}
+    assert service.defaults("incidents-paper") == {**trained, "conditioning": "paper"}
 
 
 def test_opening_events_lists_sequences_and_sets_the_split(service):
-    opened = Question(example="Six services, simulated")[:9]
-    sequences, split, notes = service.show_events(*opened, None, 5)
+    opened = Asked(example="Six services, simulated")
+    sequences, split, notes = service.show_events(*opened)
     assert len(sequences["choices"]) == 6 and sequences["value"] == "service-000" and sequences["visible"]
     assert split["maximum"] == split["value"] + 4 and "of 6 sequences" in notes["value"]
-    again, moved, _ = service.show_events(*opened, "service-004", 5)
+    again, moved, _ = service.show_events(*opened._replace(sequence="service-004"))
     assert again["value"] == "service-004" and moved["maximum"] != split["maximum"]
-    answer = explain(service, example="Six services, simulated", sequence="service-004", split=40)
-    assert answer.seq_id == "service-004"
+    assert service.explain(opened._replace(sequence="service-004", split=40)).seq_id == "service-004"
 
 
 def test_one_sequence_needs_no_choice(service):
-    sequences, split, _ = service.show_events(*Question()[:9], None, 5)
-    assert not sequences["visible"] and split == {**split, "maximum": 29, "value": 25}
+    sequences, split, _ = service.show_events(*Asked())
+    assert not sequences["visible"] and split == {"maximum": 29, "value": 25}
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
@@ -131,7 +122,10 @@ def table(rows, header="time,mark"):
         ({"source": app.PASTED, "pasted": table(["1,deplyo", "2,alert"])}, "Did you mean 'deploy'?"),
         ({"source": app.PASTED, "pasted": table(["1,alert"]), "split": 1}, "there must be a past and a future"),
         ({"source": app.PASTED, "pasted": table(["1,alert", "x,alert"])}, "column 'time' does not read as times"),
-        ({"source": app.PASTED, "pasted": "time,mark\n" + "x" * 11_000_000}, "up to 10 MB here; pasted.csv has 11.0"),
+        (
+            {"source": app.PASTED, "pasted": "time,mark\n" + "x" * 11_000_000},
+            "up to 10 MB here; got 11.0",
+        ),
         ({"sequence": "nobody"}, "there is no sequence 'nobody' among 1."),
         ({"split": 30}, "the event after which the history ends must be a whole number from 1 to 29; got 30."),
         ({"future": 51}, "the number of events to explain must be a whole number from 1 to 50; got 51."),
@@ -178,7 +172,7 @@ def test_a_small_parquet_file_that_unfolds_to_a_huge_table_is_refused(service, t
     before = pa.default_memory_pool().max_memory()
     assert "got 3,000,000" in refusal(service, source=app.UPLOAD, upload=str(many))
     text = refusal(service, source=app.UPLOAD, upload=str(wide))
-    assert "a table may unfold to 50 MB here; this one would have 150,000" in text
+    assert "an unpacked table may have up to 50 MB here; got 150,000" in text
     assert pa.default_memory_pool().max_memory() - before < 200e6
 
 
@@ -198,7 +192,7 @@ def test_strings_from_data_are_escaped(service, name):
     )
     assert app.problem(ValueError(name)).count("<") == 4 and app.in_lines([name]).count("<") == 2
     rows = pd.DataFrame({"time": [1.0, 2.0], "mark": [name, name]}).to_csv(index=False)
-    assert service.show_answer(*Question(source=app.PASTED, pasted=rows, split=1))[0].count("<") == 4
+    assert service.show_answer(*Asked(source=app.PASTED, pasted=rows, split=1))[0].count("<") == 4
 
 
 def test_without_gradio_the_error_names_the_extra(monkeypatch):
@@ -215,7 +209,7 @@ def test_without_gradio_the_error_names_the_extra(monkeypatch):
 def questions():
     """Thirty that differ in model, split, target and conditioning."""
     for number in range(30):
-        yield Question(
+        yield Asked(
             model=["incidents", "incidents-paper"][number % 2],
             split=6 + number % 23,
             target=["share", "epsilon", "size"][number % 3],
@@ -226,7 +220,7 @@ def questions():
 
 def test_thirty_questions_at_once_get_each_its_own_answer(service, app_url):
     asked = list(questions())
-    alone = [service.explain(*app.from_page(question)).to_dict() for question in asked]
+    alone = [service.explain(question).to_dict() for question in asked]
     with ThreadPoolExecutor(len(asked)) as pool:
         answers = list(pool.map(lambda question: ask(app_url, question), asked))
     assert len({json.dumps(answer) for answer in alone}) > 25
@@ -244,7 +238,7 @@ def test_thirty_questions_at_once_get_each_its_own_answer(service, app_url):
     ],
 )
 def test_the_server_opens_no_other_file_address_or_model(app_url, change, sentence):
-    event, data = ask(app_url, Question(**{"source": app.UPLOAD, **change}))
+    event, data = ask(app_url, Asked(**{"source": app.UPLOAD, **change}))
     assert event == "error" and sentence in data and "root:" not in data
 
 

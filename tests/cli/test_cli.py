@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from ehd_hf.cli import app
@@ -136,7 +137,11 @@ def test_a_plan_is_shown_and_nothing_is_written(events, tmp_path):
     shown = words(run("train", events, *COLUMNS, *TINY, "--out", tmp_path / "m", "--dry-run").stdout)
     assert "6 past events explain the next 2" in shown and "steps 20 of the point process" in shown
     plan = json.loads(run("train", events, *COLUMNS, *TINY, "--out", tmp_path / "m", "--dry-run", "--json").stdout)
-    assert plan["plan"]["distiller_steps"] == 10 and plan["seconds"] > 0 and plan["reading"]["time_unit"] == "h"
+    assert (
+        plan["plan"]["stages"]["distiller"]["training"]["steps"] == 10
+        and plan["seconds"] > 0
+        and plan["reading"]["time_unit"] == "h"
+    )
     assert tree(tmp_path) == []
 
 
@@ -188,6 +193,16 @@ def test_other_events_are_not_trained_on_in_the_same_folder(events, model, tmp_p
     (tmp_path / "events.csv").write_text(text[: text.rindex("\n", 0, -1) + 1])
     result = run("train", tmp_path / "events.csv", *COLUMNS, *TINY, "--out", model, "--yes", code=2)
     assert "other events" in words(result.stderr)
+
+
+def test_a_plan_repeats_a_run(events, model, tmp_path):
+    saved = json.loads((model / "plan.json").read_text())
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(yaml.safe_dump({"plan": saved["plan"], "reading": saved["reading"]}))
+    arguments = ["train", events, "--config", plan, "--threads", "1", "--out", tmp_path / "again", "--yes"]
+    run(*arguments, code=0 if fitting.judge(fitting.read_results(model)).good else 1)
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+    assert "Leave out --history" in words(run(*arguments, "--history", "6", code=2).stderr)
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1, 2]", "7"])
@@ -332,6 +347,33 @@ def test_explaining_all_takes_no_more_memory_than_a_batch(events, model, tmp_pat
     assert sum(summary[status] for status in ("explained", "explains_nothing", "infeasible", "too_short")) == 20
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epsilon": 0.6, "delta": 0.2, "refine": "prefix"},
+        {"refine": "none"},
+        {"future": 4, "history": 9, "share": 0.4},
+    ],
+)
+def test_options_are_those_of_explain(tmp_path, options):
+    import ehd_hf
+
+    events = ehd_hf.load_example("incidents")
+    events.to_csv(tmp_path / "log.csv", index=False)
+    flags = [word for name, value in options.items() for word in (f"--{name}", value)]
+    answer = json.loads(run("explain", "incidents", tmp_path / "log.csv", *flags, "--json").stdout)
+    expected = json.loads(ehd_hf.EHDDistiller.from_pretrained("incidents").explain(events, **options).to_json())
+    assert {**answer, "seq_id": None} == {**expected, "seq_id": None}
+
+
+def test_one_sequence_is_drawn_and_listed(events, model, tmp_path):
+    figure, table = tmp_path / "why.png", tmp_path / "why.csv"
+    run("explain", model, events, "--sequence", "service-003", "--size", 2, "--figure", figure, "--table", table)
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    roles = pd.read_csv(table)["role"].tolist()
+    assert roles.count("distilled") == 2 and roles.count("left") == 4 and roles[-2:] == ["future", "future"]
+
+
 def test_an_mtpp_alone_explains_too(events, model):
     process = model / "training" / "point_process"
     named = ["--time", "ts", "--mark", "type", "--sequence-column", "service", "--sequence", "service-003"]
@@ -473,7 +515,7 @@ def test_equal_intervals_are_trained_on_with_a_warning(tmp_path):
         (["--all", "--out", "x.xlsx"], "must end in .parquet, .jsonl, .csv"),
         ([], "which of 20 sequences"),
         (["--sequence", "service-003x"], "no sequence 'service-003x'.*Did you mean 'service-003'"),
-        (["--all", "--future", "9999"], "no sequence has more than the 9999 events"),
+        (["--all", "--future", "9999"], "is long enough: a window has at least 1 \\+ 9999 events"),
         (["--sequence", "service-003", "--future", "0"], "future must be a number of events of at least 1"),
         (["--sequence", "service-003", "--share", "2"], r"share"),
         (["--sequence", "service-003", "--share", "0.5", "--size", "2"], "one of epsilon, share and size"),
@@ -491,9 +533,9 @@ def test_a_bad_question_is_refused_with_code_2(events, model, tmp_path, monkeypa
 @pytest.mark.parametrize(
     "name, said",
     [
-        ("incident", "no model 'incident'.*Did you mean 'incidents'"),
-        ("deep/er/path", "no such folder"),
-        (".", "no config.json"),
+        ("incident", "No model called 'incident'.*Did you mean 'incidents'"),
+        ("deep/er/path", "not a folder with config.json"),
+        (".", "not a folder with config.json"),
     ],
 )
 def test_a_model_that_is_none_is_refused(events, tmp_path, monkeypatch, name, said):
@@ -539,7 +581,7 @@ def test_a_place_one_may_not_write_to_is_named(events, tmp_path, monkeypatch):
     def refuse(*arguments, **options):
         raise PermissionError(13, "Permission denied", str(tmp_path / "m"))
 
-    monkeypatch.setattr(fitting, "begin", refuse)
+    monkeypatch.setattr(fitting, "carry_out", refuse)
     result = run("train", events, *COLUMNS, *TINY, "--out", tmp_path / "m", "--yes", code=3)
     assert "Permission denied" in result.stderr and "may write" in words(result.stderr)
 

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from ehd_hf.data.sequences import EventSequences
-from ehd_hf.data.synthetic import delayed_hawkes, simulate_poisson
+from ehd_hf.data.synthetic import HawkesProcess, delayed_hawkes
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation import scores as evaluation
 from ehd_hf.evaluation.baselines import TrivialBaseline
@@ -145,7 +145,8 @@ def test_gaps_are_measured_from_the_true_process_on_the_same_events():
 
 
 def test_ks_distance_agrees_with_scipy_and_sees_a_wrong_rate():
-    sequences = simulate_poisson([0.5, 1.0], 60.0, 30, np.random.default_rng(0))
+    process = HawkesProcess([0.5, 1.0], np.zeros((2, 2)))  # no children: a Poisson process
+    sequences = process.simulate(60.0, 30, np.random.default_rng(0)).sequences
     right, wrong = (score_events(PoissonMTPP(rates), sequences) for rates in ([0.5, 1.0], [1.0, 2.0]))
     rescaled = right.compensator[~np.isnan(right.compensator)]
     assert ks_distance(rescaled) == pytest.approx(stats.kstest(rescaled, "expon").statistic)

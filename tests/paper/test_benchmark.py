@@ -15,8 +15,7 @@ from ehd_hf import EHDDistiller
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.perplexity import log_perplexity
 from ehd_hf.models.ranking import RankingDistillerModel
-from ehd_hf.models.rebuild import compact
-from groups import data, distiller, explain, gate, memory, mtpp, processes, scaling, startup
+from groups import data, distiller, explain, gate, memory, mtpp, processes, scaling, solvers, startup
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,11 +39,6 @@ def test_the_naive_likelihood_and_ours_agree_in_value_and_gradient(num_layers):
     gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in (naive, fast)]
     for ours, other in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, other, rtol=1e-8, atol=1e-10)
-
-
-def test_both_steps_of_the_benchmark_compute_the_same_loss():
-    losses = [mtpp.make_step(7, 3, 5, naive=naive)() for naive in (True, False)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
 def test_every_call_is_timed_in_every_repeat_after_a_warm_up():
@@ -87,21 +81,8 @@ def test_all_figures_of_the_data_run(untimed):
     assert 0 < data.data_share(1, num_sequences=3, batch_size=2, length=3)["median"] < 1
 
 
-def test_the_looped_rebuild_of_the_benchmark_equals_compaction():
-    torch.manual_seed(0)
-    times, marks = torch.rand(3, 7).cumsum(1), torch.randint(6, (3, 7))
-    keep = (torch.rand(5, 3, 7) > 0.5).float()
-    intervals, kept_marks, _ = distiller.looped_rebuild(times, marks, torch.randn(3, 7, 2), keep)
-    for sample in range(5):
-        rebuilt = compact(times, marks, torch.ones_like(marks, dtype=torch.bool), keep[sample] > 0.5)
-        for row in range(3):
-            count = int(rebuilt.mask[row].sum())
-            torch.testing.assert_close(intervals[sample, row, :count].cumsum(0), rebuilt.times[row, :count])
-            assert torch.equal(kept_marks[sample, row, :count], rebuilt.marks[row, :count])
-
-
 def test_the_plain_training_step_of_the_benchmark_computes_our_loss():
-    model, batch = distiller.make_distiller(6).train(), distiller.make_batch(1)
+    model, batch = distiller.make_distiller().train(), distiller.make_batch(1)
     torch.manual_seed(0)
     plain = distiller.one_at_a_time_step(model, batch)
     torch.manual_seed(0)
@@ -122,10 +103,10 @@ def sequences_scored(monkeypatch, mtpp, call):
     return sum(counts)
 
 
-def test_the_bare_parts_of_a_step_read_as_many_sequences_as_the_step_and_learn_as_much(monkeypatch):
+def test_bare_parts_of_a_step_score_as_many_sequences_and_learn_as_much(monkeypatch):
     batch = distiller.make_batch(3)
-    for model in (distiller.make_distiller(6), distiller.make_distiller(6, "gate"), distiller.make_ranking(6)):
-        model.train()
+    makers = ({}, {"rebuilder": "gate"}, {"kind": RankingDistillerModel})
+    for model in (distiller.make_distiller(**options).train() for options in makers):
         if isinstance(model, RankingDistillerModel):
             parts, also = [distiller.bare_slopes(model, batch), distiller.bare_masks(model, batch)], 0
         else:
@@ -149,31 +130,29 @@ def bundled():
 
 
 def windows_of(number):
-    times, marks, mask, future = groups.random_windows(explain.HISTORY, explain.FUTURE, number)
-    return times.float(), marks, mask, future
+    return groups.random_windows(explain.HISTORY, explain.FUTURE, number).to(torch.float32)
 
 
 def test_the_bare_forward_is_the_log_perplexity_of_both_models(bundled):
-    times, marks, mask, future = windows_of(5)
+    window = windows_of(5)
     states = [explainer.mtpp.state_dict() for explainer in bundled]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())  # one unit for both
     with torch.no_grad():
-        plain = explain.plain_log_perplexity(bundled[0].mtpp, times, marks, future)
-        by_autograd = explain.autograd_log_perplexity(bundled[0].mtpp, times, marks, future)
+        plain = explain.plain_log_perplexity(bundled[0].mtpp, window)
+        by_autograd = explain.autograd_log_perplexity(bundled[0].mtpp, window)
         torch.testing.assert_close(plain, by_autograd, rtol=1e-5, atol=1e-5)
-        for how in ("paper", "survival"):
-            ours = log_perplexity(bundled[1].mtpp, times, marks, mask, future, conditioning=how)
+        for conditioning in ("paper", "survival"):
+            ours = log_perplexity(bundled[1].mtpp, window, conditioning=conditioning)
             torch.testing.assert_close(plain, ours, rtol=1e-5, atol=1e-5)
 
 
 def test_both_ways_to_the_papers_answer_give_the_same(bundled):
     window = windows_of(5)
-    (chosen, *drops), (ours, *our_drops) = (
-        way(bundled[0].model, *window) for way in (explain.paper_way, explain.our_way)
-    )
+    chosen, *drops = explain.paper_way(bundled[0].model, window)
+    ours, *our_drops = explain.our_way(bundled[0].model, window)
     assert torch.equal(chosen, ours) and 0 < chosen.float().mean() < 1
     torch.testing.assert_close(drops, our_drops, rtol=1e-4, atol=1e-4)
-    answered = explain.answering(bundled[0], (window[0].double(), *window[1:]), refine="none")()
+    answered = explain.answering(bundled[0], window.to(torch.float64), refine="none")()
     assert torch.equal(answered.distill_mask, ours)
     torch.testing.assert_close(answered.values["dppl_left"].float(), our_drops[0], rtol=1e-4, atol=1e-4)
 
@@ -182,7 +161,7 @@ def test_both_ways_to_the_papers_answer_give_the_same(bundled):
 def test_all_figures_of_explaining_run_and_say_on_which_windows(untimed, monkeypatch, tmp_path):
     monkeypatch.setattr(groups, "STACKOVERFLOW", tmp_path / "nothing")
     rows = list(explain.measure(1, size=4, num_greedy=2, num_single=1))
-    assert len(rows) == 40 and {row["data"] for row in rows} == {"random events"}
+    assert len(rows) == 36 and {row["data"] for row in rows} == {"random events"}
     assert [row["target"] for row in rows if row["target"]] == ["<= 6", "<= 12", "<= 35", ">= 50"]
 
 
@@ -218,6 +197,11 @@ def test_both_rebuilds_of_the_benchmark_give_the_same_events():
 
 def test_all_figures_of_rebuilding_run(untimed):
     assert len(list(gate.measure(1, size=3, samples=2))) == 6
+
+
+def test_all_figures_of_the_solvers_run(untimed):
+    rows = list(solvers.measure(1, size=1, num_windows=2, num_single=1))
+    assert len(rows) == 3 + 2 * 7 and rows[2]["target"] == "< 1e-5" and rows[2]["median"] < 1e-5
 
 
 def test_an_exponent_is_the_slope_between_logarithms():
@@ -271,7 +255,7 @@ def test_the_page_tells_what_meets_its_target_and_draws_what_grows(tmp_path, cap
 
 def test_the_page_of_the_documentation_is_made_from_the_committed_rows():
     rows = json.loads((ROOT / "results" / "benchmarks.json").read_text())
-    assert (ROOT / "docs" / "speed.md").read_text() == benchmark_page.page(rows, "figures")
+    assert (ROOT / "results" / "speed.md").read_text() == benchmark_page.page(rows, "../docs/figures")
     for axis in benchmark_page.axes_of(rows):
         assert (ROOT / "docs" / "figures" / benchmark_page.file_name(axis)).exists()
 

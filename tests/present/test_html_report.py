@@ -15,7 +15,7 @@ import torch
 import ehd_hf
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.explain.explainer import EHDDistiller
-from ehd_hf.present.pages import _list_entry, explanation_fragment, explanation_page, window_data
+from ehd_hf.present.pages import explanation_fragment, explanation_page, list_entry, window_data
 from ehd_hf.present.report import OURS, draw_windows, judge_process, report_html, summarize, write_report
 from explanations import HOSTILE, MARKS, MOMENT, made
 from helpers import AdditiveMTPP, PoissonMTPP, largest_file
@@ -126,9 +126,6 @@ def test_a_draw_repeats_itself_in_the_order_of_the_data():
 def test_windows_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="longer than the future of 40 events; the longest of 4 has 30. Ask for a"):
         draw_windows(sequences(), future=40, history=5, size=3)
-    for bad in (0, -1, 2.5, True):
-        with pytest.raises(ValueError, match="history must be a number of events of at least 1; got"):
-            draw_windows(sequences(), future=2, history=bad, size=3)
 
 
 # --- what they say together
@@ -244,7 +241,7 @@ def test_a_model_is_judged_by_events_it_has_not_seen_and_a_failed_report_leaves_
 
 def test_an_mtpp_alone_must_be_told_how_long_the_future_is(tmp_path):
     explainer = EHDDistiller(additive())
-    with pytest.raises(ValueError, match="Say how many events a window's future has.*Pass future=5"):
+    with pytest.raises(ValueError, match="Say how many of the last events to explain.*Pass future=5"):
         write_report(explainer, sequences(), tmp_path / "report.html")
     with pytest.raises(ValueError, match="max_explanations must be at least 1; got 0"):
         write_report(explainer, sequences(), tmp_path / "report.html", future=2, max_explanations=0)
@@ -333,7 +330,7 @@ def test_the_data_of_a_window_is_what_the_explanation_holds():
 def test_shares_of_next_to_nothing_are_not_drawn_as_shares():
     data = window_data(made(dppl_empty=-0.001), {mark: index for index, mark in enumerate(MARKS)}, "", "")
     assert not data["isShare"] and data["curve"][-1] == -2.0
-    assert data["reached"] == 1500 and _list_entry(data)["said"] == "2 of 7 events, over 300% explained"
+    assert data["reached"] == 1500 and list_entry(data)["said"] == "2 of 7 events, over 300% explained"
 
 
 def test_curves_survive_their_packing():
