@@ -283,8 +283,11 @@ class _Upload(gr.File):
         if str(url_or_file_path).lower().startswith(("http:", "https:")):
             raise gr.Error(f"A file must be uploaded; got the address {url_or_file_path}. Download it first.")
         return await super().async_move_resource_to_block_cache(url_or_file_path)
-    from typing import Callable, Literal, Sequence, Any, TYPE_CHECKING
+    from collections.abc import Callable, Sequence
+    from typing import TYPE_CHECKING, Any, Literal
+
     from gradio.blocks import Block
+
     if TYPE_CHECKING:
         from gradio.components import Timer
         from gradio.components.base import Component
