@@ -242,9 +242,8 @@ class Explanation:
     def plot(
         self, *, title: str | None = None, mark: str | None = None, theme: Literal["light", "dark"] = "light"
     ) -> Figure:
-        """The window as a picture, to be saved by `savefig`: events by mark, the intensity (of `mark`, one of
-        `intensity.marks`, or of all marks) with and without the distilled events, and the trade-off if there is one.
-        Without intensities it shows the scores."""
+        """The window as a picture, to be saved by `savefig`: events by mark, the intensity of `mark` or of all marks
+        (the scores, if no intensities were asked for), and the trade-off if there is one."""
         from ..present.picture import explanation_plot  # matplotlib takes a while to import
 
         return explanation_plot(self, title, mark=mark, theme=theme)
@@ -253,8 +252,7 @@ class Explanation:
         """One row per event of the window: position, time, mark, role (distilled, left or future), score."""
         roles = ["distilled" if chosen else "left" for chosen in self.distill_mask] + ["future"] * len(self.future)
         frame = pd.DataFrame(list(self.history + self.future), columns=list(Event._fields))
-        frame.insert(3, "role", roles)
-        return frame
+        return frame.assign(role=roles)[["position", "time", "mark", "role", "score"]]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, strings and lists; timestamps as ISO strings. The events take the place of the
@@ -313,17 +311,13 @@ def explanations_to_frame(
 ) -> pd.DataFrame:
     """Many explanations as one table: a row for each, as `Explanation.to_row` gives it; or, per "event", a row for
     each event of each window, with `seq_id` and the number of the explanation."""
+    if per not in ("explanation", "event"):
+        raise ValueError(f"per must be explanation or event; got {per!r}.")
     if per == "explanation":
         return pd.DataFrame([explanation.to_row() for explanation in explanations])
-    if per != "event":
-        raise ValueError(f"per must be explanation or event; got {per!r}.")
-    frames = [pd.DataFrame(columns=["explanation", "seq_id", *Event._fields])]
-    for number, explanation in enumerate(explanations):
-        frame = explanation.to_frame()
-        frame.insert(0, "explanation", number)
-        frame.insert(1, "seq_id", explanation.seq_id)
-        frames.append(frame)
-    return pd.concat(frames[1:] or frames, ignore_index=True)
+    frames = [one.to_frame().assign(explanation=number, seq_id=one.seq_id) for number, one in enumerate(explanations)]
+    columns = ["explanation", "seq_id", "position", "time", "mark", "role", "score"]
+    return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
 def _listed(events: tuple[Event, ...], unit: str | None) -> str:
