@@ -56,11 +56,9 @@ class EHDDistiller:
     Args:
         model: a trained distiller, its MTPP inside; or an MTPP alone, see `from_mtpp`.
         solver: what orders or chooses the events, a solver or its name; by default the distiller's scores, and
-            integrated gradients for an MTPP alone. The answers of one that draws at random (shapley,
-            random_distillation) depend on the windows asked about together.
+            integrated gradients for an MTPP alone. One that draws at random (shapley, random_distillation) gives
+            answers that depend on the windows asked about together.
         future, epsilon, share, conditioning: what is asked if a question does not say; by default the distiller's own.
-
-    Example:
 
     ```python
     >>> import ehd_hf
@@ -150,8 +148,6 @@ class EHDDistiller:
         kind = f"{type(self.model).__name__}, {self.mtpp.config.num_marks} marks{trained}"
         return f"EHDDistiller({kind}, {target}, {self.conditioning} conditioning)"
 
-    # --- reading events
-
     @cached_property
     def reading(self) -> Reading:
         """How the model's events are read: as those it was trained on, if its folder says."""
@@ -207,8 +203,6 @@ class EHDDistiller:
                 names = getattr(getattr(feature, "feature", feature), "names", None)
                 if column in marks and names is not None:
                     self._check_vocabulary(dict(enumerate(names)))
-
-    # --- asking
 
     def question(self, *, delta: float | None = None, refine: Refinement | None = None, **target: Any) -> Question:
         """What is asked, as in `Question`, completed by what the model was trained for.
@@ -289,11 +283,8 @@ class EHDDistiller:
         return explanations[0] if _is_named(source, events) else replace(explanations[0], seq_id=None)
 
     def __call__(self, inputs: Any, *, batch_size: int = 256, **options: Any) -> Any:
-        """`explain`, as a pipeline of transformers is called; `options` as there.
-
-        An iterator of sequences (a generator, a streamed dataset) gives an iterator of explanations, made
-        `batch_size` at a time: as long a stream as you like, in the memory of one batch.
-        """
+        """`explain`, as a pipeline of transformers is called. An iterator of sequences (a generator, a streamed
+        dataset) gives an iterator of explanations, made `batch_size` at a time."""
         if isinstance(inputs, Iterator):
             return self._stream(inputs, batch_size, options)
         return self.explain(inputs, **options)
@@ -330,8 +321,6 @@ class EHDDistiller:
             past = [event.score for event in answer.history]
             scores[index][answer.window : answer.window + len(past)] = past
         return scores if len(scores) > 1 or _is_nested(sequence) else scores[0]
-
-    # --- from windows to answers
 
     def _ends(self, events: EventSequences, future: Any, history: Any) -> Windows:
         """The last events of each sequence, split into history and future."""
@@ -402,9 +391,6 @@ class EHDDistiller:
                 window=int(spans.offset[row]),
                 time_unit=config.time_unit,
             )
-
-
-# --- sources in other forms
 
 
 def _as_source(source: Any) -> Any:

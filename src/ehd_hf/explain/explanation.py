@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,9 +14,6 @@ import pandas as pd
 from ..data.sequences import EventSequences
 from ..data.windows import Spans, runs
 from ..models.question import MARGIN, Question
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Status = Literal["explained", "explains_nothing", "infeasible"]
 
@@ -66,12 +63,11 @@ class Windows(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One event as the user knows it: its position in the window, its time (a number or a timestamp, as the source
-    has it), the name of its mark, and the score of a history event: the highest are distilled first. With the paper's
+    """One event as the user knows it; the history events of the highest score are distilled first. With the paper's
     distiller and refine="none" the score is P(distil)."""
 
-    position: int
-    time: float | np.datetime64
+    position: int  # in the window
+    time: float | np.datetime64  # as the source has it
     mark: str
     score: float | None = None
 
@@ -239,11 +235,9 @@ class Explanation:
         share = curve / self.dppl_empty + 0.0 if self._explains_something else np.full(len(curve), np.nan)
         return pd.DataFrame({"size": np.arange(len(curve)), "dppl_left": curve, "explained_share": share})
 
-    def plot(
-        self, *, title: str | None = None, mark: str | None = None, theme: Literal["light", "dark"] = "light"
-    ) -> Figure:
-        """The window as a picture, to be saved by `savefig`: events by mark, the intensity of `mark` or of all marks
-        (the scores, if no intensities were asked for), and the trade-off if there is one."""
+    def plot(self, *, title: str | None = None, mark: str | None = None, theme: Any = "light") -> Any:
+        """The window as a figure of matplotlib, with a `theme` light or dark: events by mark, the intensity of `mark`
+        or of all marks (the scores, if no intensities were asked for), and the trade-off if there is one."""
         from ..present.picture import explanation_plot  # matplotlib takes a while to import
 
         return explanation_plot(self, title, mark=mark, theme=theme)
@@ -287,8 +281,7 @@ class Explanation:
         return json.dumps(self.to_dict(), default=str, **options)
 
     def to_row(self) -> dict[str, Any]:
-        """One flat row with the columns `FIELDS`, for tables of many explanations: the distilled events in parallel
-        lists, the numbers."""
+        """One flat row with the columns `FIELDS`: the distilled events in parallel lists, the numbers."""
         chosen = self.distilled
         derived = {
             "seq_id": self.seq_id.item() if isinstance(self.seq_id, np.generic) else self.seq_id,

@@ -67,8 +67,7 @@ class Work:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
-            got = f"{self.rank} of {self.world_size}"
-            raise ValueError(f"rank must lie in [0, world_size); got {got}. Leave both to torchrun.")
+            raise ValueError(f"rank must lie in [0, {self.world_size}); got {self.rank}. Leave both to torchrun.")
         if self.rows_per_file < 1:
             raise ValueError(f"rows_per_file must be at least 1; got {self.rows_per_file}. Try {ROWS_PER_FILE}.")
 
@@ -107,7 +106,6 @@ def explain_many(
     if is_file and out.suffix not in EXPLANATION_FILES:
         raise ValueError(f"answers go to a file that ends in {', '.join(EXPLANATION_FILES)}, or a folder; got {out}.")
     cut = _Cut(explainer, source, columns or {}, windows, (future, history), whole=is_file)
-    # What the solver is, and its settings as far as they can be written down.
     solver = {name: value for name, value in vars(explainer.solver).items() if isinstance(value, int | float | str)}
     request = {"question": asdict(question), "windows": windows, "future": cut.future, "history": cut.history}
     request |= {"scores": scores, "rows_per_file": work.rows_per_file, "columns": cut.columns, "version": __version__}
