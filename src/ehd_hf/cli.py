@@ -625,6 +625,7 @@ def _explain_many(model: str, events: Path, out: Path, threads: int, question: d
         kept = "nothing was written" if out.suffix else "what was finished is kept. Repeat the command to go on"
         _say(f"interrupted; {kept}.", stderr=True)
         return INTERRUPTED
+    _show_notes(done.notes, stderr=True)
     if json:
         _print_json({**vars(done), "out": str(out)})
     else:
