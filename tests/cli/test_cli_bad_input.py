@@ -69,7 +69,7 @@ CASES = [
     Case(
         "ambiguous dates",
         "data inspect log.csv",
-        "may be 03 April 2026 or 04 March 2026. Say which: --time-format",
+        "may be 03 April 2026 or 04 March 2026. Give the time_format '%d/%m/%Y' or '%m/%d/%Y'. (--time-format)",
         content=DAYS.format(*["03/04/2026"] * 40),
     ),
     Case("times of day", "data inspect log.csv", "times need a date", content=DAYS.format(*["10:00:00"] * 40)),
@@ -102,7 +102,7 @@ CASES = [
     ),
     # the model
     Case("misspelt model", "explain incident log.csv --all", "Did you mean 'incidents'"),
-    Case("a folder that is no model", "explain notes log.csv --all", "it has no config.json"),
+    Case("a folder that is no model", "explain notes log.csv --all", "not a folder with config.json"),
     Case("marks it does not know", "explain incidents other.csv --all", "does not know 2 of these marks: 'b', 'a'"),
 ]
 
@@ -173,7 +173,5 @@ def test_times_with_several_zones_are_one_clock(folder):
 
 def test_the_page_on_the_command_line_lists_every_case():
     rows = [f"| {case.name} | `ehd-hf {case.command}` | … {case.said} … | {case.code} |" for case in CASES]
-    text = PAGE.read_text(encoding="utf-8")
-    assert [row for row in text.splitlines() if row.startswith("| ") and "`ehd-hf" in row][: len(rows)] == rows, (
-        "docs/command_line.md must hold this table:\n" + "\n".join(rows)
-    )
+    page = PAGE.read_text(encoding="utf-8")
+    assert "\n".join(rows) in page, "docs/command_line.md must hold this table:\n" + "\n".join(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 import re
@@ -92,6 +93,9 @@ def fetch_model(name: str, *, revision: str | None = None, subfolder: str = "", 
     inside = f"{subfolder.strip('/')}/" if subfolder else ""
     folder = Path(name)
     if not os.path.isfile(folder / inside / "config.json"):  # False for a name that no file can have
+        if name.count("/") != 1 or os.path.isdir(folder):
+            near = difflib.get_close_matches(name, list_pretrained(), 1)
+            raise OSError(f"ids there are somebody/name.{f' Did you mean {near[0]!r}?' if near else ''}")
         names = ("config.json", "reading.json", "*.safetensors", "*.safetensors.index.json")
         with hub_errors(name, "model", revision, token=options.get("token")):
             wanted = [inside + file for file in names]

@@ -36,6 +36,8 @@ Files = Mapping[str, bytes | Path]  # contents by path in the repository
 
 
 # --- what a repository holds
+# What a card says of data that nobody described.
+OWN_DATA = {"license": "other", "provenance": "Events of the model's author; they are not published with it."}
 
 
 def rows_of(model: Any, rows: Rows) -> list[Mapping[str, Any]]:
@@ -124,7 +126,7 @@ def push_folder(
     Args:
         repo_id: "somebody/name"; made if it is not there.
         rows: files of evaluation rows, for a model's card: results.jsonl beside the model if not given.
-        card: YAML file with words about the model's data, see `model_card`.
+        card: YAML file with words about the model's data, see `model_card`; without it the card says they are private.
         commands, dataset: how the model was trained, and on which data set of the Hub, for its card.
         dry_run: upload nothing.
         options: private, revision, token and commit_message of `upload`.
@@ -185,11 +187,11 @@ def _trained_files(
             f"The card needs rows of these weights; {', '.join(map(str, rows)) or 'no file of rows'} has none. "
             f"Measure {folder} with scripts/paper/evaluate.py, and pass the file it writes."
         )
-    if card is None or not Path(card).is_file():
-        raise ValueError(f"The card needs words about the data; got no file {card}. Write one as in dataset_cards/.")
     log = folder / "training.json"
     training = json.loads(log.read_text()) if log.is_file() else None
-    data = yaml.safe_load(Path(card).read_text("utf-8"))
+    data = OWN_DATA | (
+        yaml.safe_load(Path(card).read_text("utf-8")) if card else {"pretty_name": folder.resolve().name}
+    )
     files = model_files(model, name, rows=own, data=data, training=training, **options)
     return files | {file.name: file for file in folder.glob("reading.json")}  # how its events are read
 
