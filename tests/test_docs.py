@@ -105,6 +105,14 @@ def test_every_block_says_whether_it_runs(page):
         assert block.runs or reason, f"{page.name}:{block.line} has no mark above it"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_blocks_that_do_not_run_import_names_that_exist(page):
+    for block in blocks_of(page):
+        if block.language == "python":
+            for line in re.findall(r"^(?:import|from) ehd_hf.*$", block.code, re.MULTILINE):
+                exec(line, {})
+
+
 def test_pages_have_something_to_run():
     running = {page.name: sum(block.runs for block in blocks_of(page)) for page in PAGES}
     assert running["tutorial.md"] >= 5 and running["python_api.md"] >= 8 and running["extending.md"] >= 3

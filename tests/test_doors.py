@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from app_server import Question
 from ehd_hf import EHDDistiller, cli
 from ehd_hf.data.synthetic import example_log
 from ehd_hf.explain.many import explain_many
@@ -95,8 +94,8 @@ def test_the_app_agrees(log, answer):
     app = pytest.importorskip("ehd_hf.app")
     service = app.Service({"incidents": EHDDistiller.from_pretrained("incidents")})
     defaults = service.defaults("incidents") | {"future": FUTURE}
-    question = Question(source=app.UPLOAD, upload=str(log), split=NUM_EVENTS - FUTURE, **defaults)
-    same(service.explain(*app.from_page(question)).to_row(), answer, "status", "certified")
+    asked = app.Asked(source=app.UPLOAD, upload=str(log), split=NUM_EVENTS - FUTURE, **defaults)
+    same(service.explain(asked).to_row(), answer, "status", "certified")
 
 
 def test_the_pipeline_of_transformers_agrees(explainer, log):

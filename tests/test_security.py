@@ -21,7 +21,7 @@ from ehd_hf.data.sources import load_source
 from ehd_hf.data.windows import make_crops
 from ehd_hf.models.ranking import RankingDistillerModel
 from ehd_hf.present.cards import check_card
-from ehd_hf.training.recipe import saved_run
+from ehd_hf.training.recipe import Run
 from ehd_hf.training.trainer import Trainer, TrainingArguments
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "ehd_hf"
@@ -151,8 +151,9 @@ def test_a_checkpoint_to_resume_from_is_never_unpickled(model, tmp_path, sentine
 
 
 def test_a_run_saved_beside_a_model_is_data_and_nothing_else(tmp_path, sentinel):
-    (tmp_path / "ehd_hf.json").write_text('{"reading": {"__class__": "os.system"}}')
-    assert saved_run(tmp_path) is None or isinstance(saved_run(tmp_path), dict)
+    (tmp_path / "plan.yaml").write_text("plan: !!python/object/apply:os.system [exit]")
+    with pytest.raises(ValueError, match="not the plan of a training run"):
+        Run.load(tmp_path / "plan.yaml")
 
 
 # --- data

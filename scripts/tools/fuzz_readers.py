@@ -29,7 +29,7 @@ import ehd_hf
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.reading import read_events
 from ehd_hf.data.sequences import EventSequences, load_events
-from ehd_hf.data.sources import from_seismic, load_source
+from ehd_hf.data.sources import load_source
 from ehd_hf.data.tables import column_names
 from ehd_hf.data.windows import load_windows
 
@@ -73,8 +73,6 @@ def valid_files() -> dict[str, bytes]:
         "columns.json": json.dumps({"times": TIMES, "marks": MARKS}),
         "easytpp.json": json.dumps(EASYTPP),
         "easytpp.jsonl": "".join(json.dumps(row) + "\n" for row in EASYTPP),
-        "index.csv": "tweet_id,start_ind,end_ind\n7,1,3\n8,4,6\n",
-        "data.csv": "relative_time_second,number_of_followers\n0,5\n2,500\n3,9000\n0,1\n4,130\n9,2\n",
     }
     tables = {"long.parquet": pa.Table.from_pylist(ROWS), "easytpp.parquet": pa.Table.from_pylist(EASYTPP)}
     binary = {f"hawkes{protocol}.pkl": pickle.dumps(HAWKES, protocol) for protocol in (0, 2, 4)}
@@ -170,7 +168,7 @@ def _strange_table(content: bytes, draw: random.Random) -> bytes:
 # --- reading
 
 
-def readers(file: Path, valid: dict[str, bytes]) -> dict[str, Callable[[], Any]]:
+def readers(file: Path) -> dict[str, Callable[[], Any]]:
     """Everything that may be asked to read this file, also as the only split in a folder."""
     folder = file.parent / "folder"
     split = (folder / "sequences" if file.name == "export.parquet" else folder) / f"train{file.suffix}"
@@ -186,10 +184,6 @@ def readers(file: Path, valid: dict[str, bytes]) -> dict[str, Callable[[], Any]]
         "load_windows": lambda: load_windows(file, "1-2").sequences,
         "load_windows of a folder": lambda: load_windows(folder, "1-2").sequences,
     }
-    if file.name in ("index.csv", "data.csv"):
-        for name in {"index.csv", "data.csv"} - {file.name}:
-            (file.parent / name).write_bytes(valid[name])
-        calls["from_seismic"] = lambda: from_seismic(file.parent / "index.csv", file.parent / "data.csv")
     return calls
 
 
@@ -244,7 +238,7 @@ def main(
             folder = out / name.replace(".", "_")
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(mutated(name, valid, draw))
-            for reader, read in readers(folder / name, valid).items():
+            for reader, read in readers(folder / name).items():
                 faulthandler.dump_traceback_later(TOO_LONG, exit=True)
                 result = outcome(read)
                 faulthandler.cancel_dump_traceback_later()

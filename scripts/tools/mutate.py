@@ -33,7 +33,7 @@ EXPLAINED = Path(__file__).with_name("mutants.md")
 # Of test_mtpp.py those that ask the gate itself: a mutant that survives runs all of them.
 GATE = "gates or lstm or gradients or last_kept"
 TARGETS: dict[str, tuple[list[str], list[str]]] = {
-    "perplexity": ([], ["test_perplexity.py"]),
+    "perplexity": ([], ["test_perplexity.py", "test_window_question.py"]),
     "rebuild": ([], ["test_rebuild.py", "test_perplexity.py"]),
     "gated_lstm": (
         ["gate_padding", "last_kept_times", "_GatedLSTM.forward", "_GatedLSTM.backward"],

@@ -143,14 +143,14 @@ def main(
     from transformers.utils import logging
 
     from ehd_hf import __version__
-    from ehd_hf.app import Service, from_page, open_models
+    from ehd_hf.app import Asked, Service, open_models
     from ehd_hf.files import append_row
 
     logging.disable_progress_bar()
     service = Service(open_models("incidents"))
 
     def alone(question: dict[str, Any]) -> dict[str, Any]:
-        return json.loads(service.explain(*from_page(arguments_of(question))).to_json())
+        return json.loads(service.explain(Asked(*arguments_of(question))).to_json())
 
     expected = [alone(question) for question in questions()]
     with app_under_test() if what == "app" else nullcontext((os.getpid(), alone)) as (pid, ask):

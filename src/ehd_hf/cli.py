@@ -15,6 +15,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -290,6 +291,9 @@ def train(
     ] = None,
     max_marks: MaxMarks = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of the split and of all that is drawn.")] = 0,
+    config: Annotated[
+        Path | None, _option("Train by this plan: plan.json of a model, or YAML.", metavar="FILE")
+    ] = None,
     threads: Threads = 0,
     json: AsJson = False,
 ) -> int:
@@ -305,69 +309,46 @@ def train(
     if minutes is not None and not 0 < minutes < math.inf:
         raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
     _check_place(out)
-    from .data.reading import read_events
-    from .training.recipe import (
-        Costs,
-        Plan,
-        describe_plan,
-        estimate_seconds,
-        fit_to_budget,
-        inspect_events,
-        make_plan,
-    )
-
-    _say(f"Reading {events} ...", stderr=True)
-    read = read_events(
-        events,
-        time=time,
-        mark=mark,
-        sequence=sequence,
-        time_format=time_format,
-        time_unit=time_unit,
-        max_marks=max_marks,
-    )
-    findings = inspect_events(read.events)
-    plan, splits = make_plan(read.events, history=history, future=future, seed=seed)
+    from .data.reading import Reading, read_events
+    from .files import read_rows
     from .training import recipe as fitting
 
-    asked = {"reading": read.reading.to_dict(), "history": history, "future": future, "minutes": minutes, "seed": seed}
-    request = fitting.request_of(read.events, **asked)
-    run = fitting.open_run(out, request)
+    if config is not None and (history, future, minutes, seed) != (None, None, None, 0):
+        raise ValueError("--config holds the plan. Leave out --history, --future, --minutes and --seed, or --config.")
+    earlier = None if config is None else fitting.Run.load(config)
+    _say(f"Reading {events} ...", stderr=True)
+    reading = None if earlier is None else Reading.from_dict(earlier.reading)
+    given: dict[str, Any] = {"time": time, "mark": mark, "sequence": sequence, "time_format": time_format}
+    read = read_events(events, **given, time_unit=time_unit, max_marks=max_marks, reading=reading)
+    findings = fitting.inspect_events(read.events)
     threads = _set_threads(threads)
-    if run is None:
-        _say("Trying a few steps ...", stderr=True)
-        costs = fitting.trial(splits, plan)
-        plan = plan if minutes is None else fit_to_budget(plan, costs, minutes)
-        run = fitting.run_record(request, read.reading, plan, costs, events.name)
+    _say("Planning ...", stderr=True)
+    asked: dict[str, Any] = {"history": history, "future": future, "minutes": minutes, "seed": seed}
+    run, splits = fitting.prepare(out, read, events.name, plan=None if earlier is None else earlier.plan, **asked)
+    if not (out / fitting.PLAN_FILE).is_file():
         if not json:
-            _show(describe_plan(plan, splits, findings, read.reading, costs), title=f"Plan for {out}")
+            _show(fitting.describe_plan(run, splits, findings), title=f"Plan for {out}")
             _show_notes(read.notes)
             _show_notes(findings.warnings, "warning")
         elif dry_run:
-            told = {"notes": read.notes, "warnings": findings.warnings}
-            _print_json(run | {"seconds": estimate_seconds(plan, costs)} | told)
-        if dry_run:
-            return DONE
-        if not (yes or _agreed()):
+            seconds = fitting.estimate_seconds(run.plan, run.seconds_per_step)
+            _print_json(asdict(run) | {"seconds": seconds, "notes": read.notes, "warnings": findings.warnings})
+        if not dry_run and not (yes or _agreed()):
             _say("Nothing was started.", stderr=True)
             return DONE
-        fitting.begin(out, run)
     elif dry_run:
-        _say(f"{out} holds this run already: {'finished' if run['finished'] else 'the same command goes on with it'}.")
+        _say(f"{out} holds this run already: {'finished' if run.finished else 'the same command goes on with it'}.")
+    if dry_run:
         return DONE
-    plan, costs = Plan(**run["plan"]), Costs(*run["seconds_per_step"])
-    if run["finished"]:
-        return _show_verdict(out, events, run, fitting.read_results(out), json, "was trained before")
+    if run.finished:
+        return _show_verdict(out, events, run, read_rows(out / fitting.RESULTS_FILE), json, "was trained before")
     try:
         with redirect_stdout(sys.stderr):  # what the stages say on their way is not the answer
-            rows = fitting.carry_out(
-                out,
-                splits,
-                run,
-                threads=threads,
-                progress=not json and sys.stderr.isatty(),
-                announce=lambda text: _say(text, stderr=True),
-            )
+            shown: dict[str, Any] = {
+                "progress": not json and sys.stderr.isatty(),
+                "announce": lambda text: _say(text, stderr=True),
+            }
+            rows = fitting.carry_out(out, splits, run, threads=threads, **shown)
     except KeyboardInterrupt:
         _say(f"\ninterrupted. The same command goes on with {out}; only the last seconds are repeated.", stderr=True)
         return INTERRUPTED
@@ -385,7 +366,7 @@ def _show_verdict(out: Path, events: Path, run: Any, rows: list[dict[str, Any]],
 
     verdict = judge(rows)
     if json:
-        _print_json({"model": str(out), "plan": run["plan"], **verdict._asdict(), "rows": _short(rows)})
+        _print_json({"model": str(out), "plan": asdict(run.plan), **verdict._asdict(), "rows": _short(rows)})
     else:
         _show_scores(rows)
         _say(f"{out} {how}. {verdict.sentence}")
@@ -473,13 +454,12 @@ def explain(
     question: dict[str, Any] = {"epsilon": epsilon, "share": share, "size": size, "delta": delta, "refine": refine}
     question |= {"future": future, "history": _history(history)}
     columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
-    if out is not None and not out.suffix:
-        explainer, source = _open_model(model), _windows_of(events, pair, split)
+    if all_sequences:
+        source = _windows_of(events, pair, split)
+        explainer = _open_model(model)
         _set_threads(threads)
         return _explain_many(explainer, source, out, json, windows=windows, scores=scores, columns=columns, **question)
     explainer, sequences = _open_both(model, events, threads, **columns)
-    if all_sequences:
-        return _explain_many(explainer, sequences, out, json, windows=windows, scores=scores, **question)
     chosen = sequences.select([_position(sequences, sequence)])
     answer: Any = explainer.explain(chosen, **question, intensities=figure is not None)
     if figure is not None:
@@ -500,7 +480,10 @@ def explain(
 
 def _windows_of(events: Path, pair: str | None, split: str | None) -> Any:
     """A file or folder as it is; or a split of a data set of the Hub, or of a folder of `ehd-hf data windows`."""
+    from .data.tables import column_names
+
     if split is None:
+        events.is_dir() or column_names(events)  # a file that cannot be read is refused before a model is opened
         return events
     import datasets
 
@@ -554,6 +537,7 @@ def _explain_many(explainer: EHDDistiller, source: Any, out: Path | None, json: 
             kept = "nothing was written" if file.suffix else "what was finished is kept. Repeat the command to go on"
             _say(f"interrupted; {kept}.", stderr=True)
             return INTERRUPTED
+        _show_notes(done.notes, stderr=True)
         if out is None:
             _show_answers(file, json)
     where = "" if out is None else f" Answers{'' if done.finished else ' so far'}: {out}"

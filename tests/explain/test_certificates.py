@@ -762,7 +762,7 @@ BAD_QUESTIONS = {
 @pytest.mark.parametrize("case", BAD_QUESTIONS)
 def test_a_bad_question_is_answered_clearly_and_before_any_work(case, monkeypatch):
     options, message = BAD_QUESTIONS[case]
-    monkeypatch.setattr(EHDDistiller, "_load", None)  # not even the events are read
+    monkeypatch.setattr(EHDDistiller, "load", None)  # not even the events are read
     explainer = by_hand()
     for ask in (explainer.explain, explainer.explain_dataset):
         source = datasets.Dataset.from_dict({"times": [[0.0, 1.0]], "marks": [[0, 1]]})
@@ -806,7 +806,7 @@ BAD_EXPLAINERS = {
     "an unknown conditioning": (lambda: by_hand(conditioning="both"), "one of paper, survival; got 'both'"),
     "a future of none": (lambda: EHDDistiller(additive(), future=0), "future must be a number .* at least 1; got 0"),
     "a distiller for an MTPP": (lambda: EHDDistiller.from_mtpp(paper()), "got EHDDistillerModel. .*from_pretrained"),
-    "a number for an MTPP": (lambda: EHDDistiller.from_mtpp(5), "needs a marked temporal point process; got int"),
+    "a number for an MTPP": (lambda: EHDDistiller.from_mtpp(5), "needs a point process; got int"),
 }
 
 

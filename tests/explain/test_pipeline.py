@@ -296,13 +296,8 @@ def test_histories_and_futures_with_names_are_not_paired_by_chance(explainer):
     other = frame.assign(mark=NAMES[::-1])  # the same times, so that either pairing would pass
     before = pd.concat([frame[:HISTORY].assign(seq_id="A"), other[:HISTORY].assign(seq_id="B")])
     after = pd.concat([other[HISTORY:].assign(seq_id="B"), frame[HISTORY:].assign(seq_id="A")])  # B first
-    try:
-        answers = explainer.explain(history=before, future=after)
-    except ValueError as error:
-        assert "sequence" in str(error)
-    else:
-        assert [event.mark for event in answers[0].future] == NAMES[HISTORY:]
-        assert answers[0].seq_id == "A"
+    with pytest.raises(ValueError, match="one future per history, of the same name and in the same order"):
+        explainer.explain(history=before, future=after)
 
 
 # --- many at once
@@ -600,7 +595,7 @@ BAD = {
     "another vocabulary": (
         lambda: EventSequences.from_lists([TIMES], [MARKS], id2label={**LABELS, 5: "outage"}),
         {},
-        "vocabulary is not the model's .*unknown to the model: outage",
+        "vocabulary is not the model.s .*unknown to it: outage",
     ),
     "the marks in another order": (
         lambda: EventSequences.from_lists([TIMES], [MARKS], id2label={**LABELS, 0: "check", 1: "deploy"}),
@@ -683,9 +678,9 @@ BAD_PAIRS = {
     "an empty history": ([], PAIRS[5:], "history: it has no events"),
     "the future before the history": (PAIRS[5:], PAIRS[:5], "The future must not begin before the history ends"),
     "moments before the history": (STAMPED[5:], STAMPED[:5], "The future must not begin before the history ends"),
-    "moments and numbers": (STAMPED[:5], PAIRS[5:], "both have timestamps or both have numbers"),
-    "more futures": ([PAIRS[:5]], [PAIRS[5:], PAIRS[5:]], "one future per history; got 1 histories, 2 futures"),
-    "fewer futures": ([PAIRS[:5]] * 2, [PAIRS[5:]], "one future per history; got 2 histories, 1 futures"),
+    "moments and numbers": (STAMPED[:5], PAIRS[5:], "both with timestamps or both with numbers"),
+    "more futures": ([PAIRS[:5]], [PAIRS[5:], PAIRS[5:]], "one future per history.*got 1 histories, 2 futures"),
+    "fewer futures": ([PAIRS[:5]] * 2, [PAIRS[5:]], "one future per history.*got 2 histories, 1 futures"),
     "an unknown mark": (PAIRS[:5], [(99.0, "outage")], "future: .*outage"),
     "only a future": (None, PAIRS[5:], "needs a sequence, or the events of both"),
     "only a history": (PAIRS[:5], None, "needs a sequence, or the events of both"),

@@ -191,7 +191,7 @@ def test_models_that_cannot_be_compared_are_refused(mtpp, windows):
         run_trust([ranking(mtpp, 0)], [stranger], windows)
     with pytest.raises(ValueError, match="must be of other seeds than the distiller's own"):
         run_trust([ranking(mtpp, 0)], [copy.deepcopy(mtpp)], windows)
-    with pytest.raises(ValueError, match="must have the 6 marks the distiller knows"):
+    with pytest.raises(ValueError, match="must have the distiller's marks, 6"):
         run_trust([ranking(stranger, 0)], [], windows)
 
 

@@ -122,16 +122,9 @@ class HawkesProcess:
         seq_ids, lengths = np.unique(owner, return_counts=True)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         parents = np.where(parents[order] < 0, -1, position[parents[order]] - np.repeat(offsets[:-1], lengths))
-        sequences = EventSequences(
-            times=times[order],
-            marks=marks[order],
-            offsets=offsets,
-            seq_ids=tuple(seq_ids.tolist()),
-            id2label=self.id2label,
-            starts=np.zeros(len(seq_ids)),
-            time_unit=self.time_unit,
-        )
-        return SimulatedEvents(sequences, parents)
+        events, names = (times[order], marks[order], offsets), tuple(seq_ids.tolist())
+        starts = np.zeros(len(names))
+        return SimulatedEvents(EventSequences(*events, names, self.id2label, starts, self.time_unit), parents)
 
     def excitation(self, times: np.ndarray, marks: np.ndarray) -> np.ndarray:
         """(n, n): what event j (column) adds to the intensity of event i's mark at i's time, 0 unless j is earlier."""
@@ -254,12 +247,9 @@ PROCESSES: dict[str, Callable[[], HawkesProcess]] = {
 }
 
 
-def simulated_splits(
-    process: str, num_sequences: Mapping[str, int] | None = None, horizon: float = 120.0, seed: int = 0
-) -> dict[str, EventSequences]:
+def simulated_splits(process: str, *arguments: Any, **keywords: Any) -> dict[str, EventSequences]:
     """The events of `simulated_events` without their causes: what a model may see."""
-    drawn = simulated_events(process, num_sequences, horizon, seed)
-    return {split: events.sequences for split, events in drawn.items()}
+    return {split: events.sequences for split, events in simulated_events(process, *arguments, **keywords).items()}
 
 
 def simulated_events(
@@ -275,8 +265,6 @@ def simulated_events(
     """
     if process not in PROCESSES:
         raise ValueError(f"process must be one of {', '.join(PROCESSES)}; got {process!r}.")
-    if num_sequences is not None and not isinstance(num_sequences, Mapping):
-        raise ValueError(f"num_sequences must say how many per split, as {{train: 1500, ...}}; got {num_sequences!r}.")
     sizes = num_sequences or {"train": 1500, "validation": 150, "test": 300}
     streams = np.random.default_rng(seed).spawn(len(sizes))
     hawkes = PROCESSES[process]()

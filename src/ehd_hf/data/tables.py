@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -114,31 +115,30 @@ def data_files(path: Path) -> list[Path]:
 
 def column_names(source: Any) -> list[str]:
     """Names of the columns of a source, without reading all of a CSV or Parquet file."""
-    if not isinstance(source, str | Path) or Path(source).suffix != ".parquet":
-        return list(first_rows(source).column_names)
-    _checked_head(Path(source))
+    return list(first_rows(source).column_names)
+
+
+def first_rows(source: Any) -> pa.Table:
+    """The first rows of a CSV file, without those of a wrong length; none of a Parquet file; all of anything else."""
+    is_parquet = isinstance(source, str | Path) and Path(source).suffix == ".parquet"
+    if not (is_csv(source) or is_parquet):
+        return read_table(source)
+    head = _checked_head(Path(source))
+    options: Any = {"read_options": pa.csv.ReadOptions(block_size=_HEAD)}
+    options["parse_options"] = pa.csv.ParseOptions(delimiter=_delimiter(head), invalid_row_handler=lambda row: "skip")
     try:
-        return list(pq.read_schema(source).names)
+        if is_parquet:
+            table = pq.read_schema(source).empty_table()
+        else:
+            with pa.csv.open_csv(source, **options) as reader:
+                table = pa.Table.from_batches(list(islice(reader, 1)), reader.schema)
+        table.column_names  # noqa: B018  # may be no text
+        return table
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise _unreadable(source, error) from error
 
 
-def first_rows(source: Any) -> pa.Table:
-    """The first rows of a CSV file, without those of a wrong length; of anything else all rows."""
-    if not is_csv(source):
-        return read_table(source)
-    head = _checked_head(Path(source))
-    parse = pa.csv.ParseOptions(delimiter=_delimiter(head), invalid_row_handler=lambda row: "skip")
-    try:
-        with pa.csv.open_csv(source, read_options=pa.csv.ReadOptions(block_size=_HEAD), parse_options=parse) as reader:
-            table = pa.Table.from_batches([batch for _, batch in zip(range(1), reader, strict=False)], reader.schema)
-        table.column_names  # noqa: B018  # may be no text
-        return table
-    except (pa.ArrowException, UnicodeError) as error:
-        raise _unreadable(source, error) from error
-
-
-def rows_to_table(rows: Sequence[Any]) -> pa.Table:
+def _rows_to_table(rows: Sequence[Any]) -> pa.Table:
     """Rows as columns; what a row does not have is missing."""
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
@@ -218,17 +218,15 @@ def _checked_head(path: Path) -> bytes:
 
 def _unreadable(source: Any, error: Exception) -> ValueError:
     is_file = isinstance(source, str | Path)
-    name, kind = source if is_file else f"the {type(source).__name__}", "columns"
-    fix = "Each column needs values of one type."
     if is_file and Path(source).suffix == ".parquet":
-        kind, fix = "Parquet", "Was it written completely?"
-    elif is_file and isinstance(error, UnicodeError):
+        return ValueError(f"{source} cannot be read as Parquet: {reason_of(error)}. Was it written completely?")
+    fix = "Each column needs values of one type; a list holds (time, mark) pairs, or dicts."
+    if is_file and isinstance(error, UnicodeError):
         fix = "If it is a table, save it with that encoding."
     elif is_csv(source) or isinstance(error, json.JSONDecodeError):
         fix = "Correct that row."
-    elif not is_file and isinstance(source, Sequence):
-        fix = "Give (time, mark) pairs, or dicts; each column needs values of one type."
-    return ValueError(f"{name} cannot be read as {kind}: {reason_of(error)}. {fix}")
+    name = source if is_file else f"the {type(source).__name__}"
+    return ValueError(f"{name} cannot be read as columns: {reason_of(error)}. {fix}")
 
 
 def _read_file(path: Path, head: bytes, columns: Iterable[str], text_columns: Iterable[str]) -> pa.Table:
@@ -264,9 +262,6 @@ def _read_csv(path: Path, delimiter: str, columns: Iterable[str], text_columns: 
     try:
         table = pa.csv.read_csv(path, parse_options=pa.csv.ParseOptions(delimiter=delimiter), convert_options=convert)
     except pa.ArrowInvalid as error:
-        with open(path, encoding="utf-8") as file:  # raises if the reason is another encoding
-            while file.read(_HEAD):
-                pass
         quoted = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)  # slower: on one thread
         try:
             table = pa.csv.read_csv(path, parse_options=quoted, convert_options=convert)
@@ -293,7 +288,7 @@ def _json_tables(path: Path, num_bytes: int) -> Iterator[pa.Table]:
     with open(path, "rb") as file:
         # By Python's own parser: a line that is no object ends Arrow's, and the process with it.
         while lines := file.readlines(num_bytes):
-            yield rows_to_table([json.loads(line) for line in lines if line.strip()])
+            yield _rows_to_table([json.loads(line) for line in lines if line.strip()])
 
 
 def _parquet_tables(path: Path) -> Iterator[pa.Table]:
@@ -322,7 +317,7 @@ def _as_table(source: Any) -> pa.Table:
     if not isinstance(source, Sequence) or isinstance(source, str | bytes):
         raise ValueError(f"events come from a path, DataFrame, Dataset, list or dict; got {type(source).__name__}")
     if source and isinstance(source[0], Mapping):
-        return rows_to_table(source)
+        return _rows_to_table(source)
     one = len(source) > 0 and len(source[0]) == 2 and np.ndim(source[0][0]) == 0
     pairs = [tuple(zip(*piece, strict=True)) or ((), ()) for piece in ([source] if one else source)]
     return pa.table({"times": [times for times, _ in pairs], "marks": [marks for _, marks in pairs]})

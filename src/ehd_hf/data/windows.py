@@ -133,7 +133,7 @@ class EventStore(Dataset[dict[str, torch.Tensor]]):
         return {key: batch[0] for key, batch in self.__getitems__([range(len(self))[index]]).items()}
 
     def __getitems__(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> dict[str, torch.Tensor]:
-        raise TypeError(f"{type(self).__name__} must define __getitems__")
+        raise NotImplementedError
 
     @staticmethod
     def collate(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

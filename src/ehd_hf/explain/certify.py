@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -13,10 +12,11 @@ from ..models.distiller import DistillerModel
 from ..models.perplexity import dppl_parts
 from ..models.point_process import MTPPModel
 from ..models.question import MARGIN, Question
-from ..models.window import Window, most_recent, places_of
+from ..models.window import Window, places_of
 from ..solvers.base import Objective, Solver, get_solver, rule_for
 from ..solvers.prefix import RankedBy, ask_others, best_prefix, first_prefix, prefix_curve
 from ..solvers.refine import PRUNING, Refine
+from .explanation import Status
 
 # What orders events where no distiller does; without gates (see `models.from_function`), by deletions alone.
 SOLVER, SOLVER_WITHOUT_GATES = "integrated_gradient", "greedy_search"
@@ -27,34 +27,29 @@ _NOTHING = 1e-9
 
 
 class Answer(NamedTuple):
-    """What was found and measured in B windows, by columns.
+    """What was found and measured in B windows, by columns."""
 
-    history, distill_mask, scores: (B, L), the first True where there is an event.
-    curve: (B, L + 1), dppl_left of the order's prefixes as far as they were evaluated, inf elsewhere; None if not.
-    values: (B,) each, in double precision, named as in `Explanation`.
-    met, certified: (B,), whether the target is met, and met by a margin.
-    explains_nothing: (B,), whether the future is as likely without the whole history.
-    one_minimal: (B,), whether every event of the set was checked to be needed.
-    """
+    history: Tensor  # (B, L), True where there is an event
+    distill_mask: Tensor  # (B, L)
+    scores: Tensor  # (B, L)
+    curve: Tensor | None  # (B, L + 1) dppl_left of the prefixes that were evaluated, inf elsewhere
+    values: dict[str, Tensor]  # (B,) each, in double precision, named as in `Explanation`
+    judged: dict[str, list[Any]]  # B each, named as in `Explanation`
 
-    history: Tensor
-    distill_mask: Tensor
-    scores: Tensor
-    curve: Tensor | None
-    values: dict[str, Tensor]
-    met: Tensor
-    certified: Tensor
-    explains_nothing: Tensor
-    one_minimal: Tensor
+    def columns(self) -> dict[str, list[Any]]:
+        """What an `Explanation` takes over under the same name, B each."""
+        return {name: value.tolist() for name, value in self.values.items()} | self.judged
 
-    @property
-    def is_most_recent(self) -> Tensor:
-        """(B,), whether a set is simply the last events of its history."""
-        return (self.distill_mask == most_recent(self.history, self.distill_mask.sum(1))).all(1)
-
-    def check_finite(self, names: Sequence[Any]) -> None:
+    def check_finite(self, names: Any) -> None:
         """Refuse answers that are not numbers, by the name of the first sequence that has one."""
-        refuse_non_numbers(names, *self.values.values(), self.scores.masked_fill(~self.history, 0.0))
+        numbers = [*self.values.values(), self.scores.masked_fill(~self.history, 0.0)]
+        bad = torch.stack([~value.isfinite().reshape(len(names), -1).all(1) for value in numbers]).any(0)
+        if bad.any():
+            name = names[int(bad.int().argmax())]
+            raise ValueError(
+                f"an explanation must be made of numbers; the model gives none for sequence {name!r}. Check its "
+                "weights for NaN, and its times for gaps far beyond those the model was trained on."
+            )
 
 
 class _Search(NamedTuple):
@@ -115,17 +110,21 @@ class Certifier:
         self, window: Window, question: Question, search: _Search, values: dict[str, Tensor], curves: bool
     ) -> Answer:
         dppl = (values["dppl_left"], values["dppl_distilled"], values["dppl_empty"])
-        met, by_margin = question.met(*dppl), question.met(*dppl, MARGIN)
+        met = question.met(*dppl)
         nothing = values["dppl_empty"] > -_NOTHING
         if question.share is None:
             nothing &= ~met
-        one_minimal = search.reached & by_margin & ~nothing & question.prunes
+        one_minimal = search.reached & question.met(*dppl, MARGIN) & ~nothing & question.prunes
         met = met & ~nothing
         if question.size is not None:
             met = met & (search.distill_mask.sum(1) == window.history.sum(1).clamp(max=question.size))
+        status = torch.where(met, 0, torch.where(nothing, 1, 2))
+        judged: dict[str, list[Any]] = {
+            "status": [get_args(Status)[number] for number in status.tolist()],
+            "one_minimal": [checked or None for checked in one_minimal.tolist()],  # not checked is not False
+        }
         curve = search.curve if curves else None
-        found = (window.history, search.distill_mask, search.scores, curve, values)
-        return Answer(*found, met, met & by_margin, nothing, one_minimal)
+        return Answer(window.history, search.distill_mask, search.scores, curve, values, judged)
 
     def _search(
         self, mtpp: MTPPModel, window: Window, question: Question, curves: bool, scores: Tensor | None = None
@@ -153,12 +152,12 @@ class Certifier:
             reached = result.reached & rule.met(objective, chosen, objective.windows)
         else:
             if curve is not None:
-                found = best_prefix(objective, rule, places, curve)
+                prefix = best_prefix(objective, rule, places, curve)
             else:
-                found, curve = first_prefix(objective, rule, places)
+                prefix, curve = first_prefix(objective, rule, places)
             if question.prunes:
-                found = ask_others(objective, rule, found, generator)
-            chosen, reached = found.distill_mask, found.reached
+                prefix = ask_others(objective, rule, prefix, generator)
+            chosen, reached = prefix.distill_mask, prefix.reached
         closest = None
         if question.prunes:
             pruned = Refine(start=chosen, scores=scores, **PRUNING).search(objective, rule, generator)
@@ -198,7 +197,7 @@ class Certifier:
         """The values of an explanation, (B,) each: of what is left, of what is distilled, and of nothing."""
         history = window.history
         sets = torch.stack([history & ~distill_mask, distill_mask, torch.zeros_like(history)]).to(window.times.dtype)
-        drops = dppl_parts(mtpp, window.to(mtpp.dtype), sets, conditioning=question.conditioning, rebuilder="compact")
+        drops = dppl_parts(mtpp, window.to(mtpp.dtype), sets, conditioning=question.conditioning)
         left, distilled, empty = drops.total
         return {
             "dppl_left": left,
@@ -207,14 +206,3 @@ class Certifier:
             "dppl_left_time": drops.time[0],
             "dppl_left_mark": drops.mark[0],
         }
-
-
-def refuse_non_numbers(names: Sequence[Any], *values: Tensor) -> None:
-    """Refuse `values`, (B,) or (B, L), of the sequences called `names`, if one is not a number."""
-    bad = torch.stack([~value.isfinite().reshape(len(names), -1).all(1) for value in values]).any(0)
-    if bad.any():
-        name = names[int(bad.int().argmax())]
-        raise ValueError(
-            f"an explanation must be made of numbers; the model gives none for sequence {name!r}. Check its weights "
-            "for NaN, and its times for gaps far beyond those the model was trained on."
-        )

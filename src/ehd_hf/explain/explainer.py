@@ -11,17 +11,17 @@ from itertools import islice
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
+import pyarrow as pa
 from tqdm.auto import tqdm
 
-from .. import models
 from ..data.reading import Read, Reading, read_events
 from ..data.sequences import EventSequences, load_events, unit_in_nanoseconds
-from ..data.windows import Spans, ends
+from ..data.tables import read_table
+from ..data.windows import ends
 from ..files import put_files
 from ..hub.fetch import CACHE_OPTIONS, CHECKPOINTS, fetch_model, list_pretrained, open_model, resolve
 from ..models.distiller import DistillerModel
@@ -29,24 +29,17 @@ from ..models.ehd import EHDDistillerModel
 from ..models.point_process import MTPPModel
 from ..models.question import Conditioning, Question, Refinement, is_count
 from ..models.window import Window
-from ..solvers.base import Objective, Solver, available_solvers, get_solver
-from .certify import Answer, Certifier, refuse_non_numbers
-from .explanation import FIELDS, Event, Explanation
-from .intensities import IntensityQuestion, intensity_curves
-
-if TYPE_CHECKING:
-    import datasets
-
-assert models  # importing the package registers every model with AutoModel
+from ..solvers.base import Solver, available_solvers, get_solver
+from .certify import Answer, Certifier
+from .explanation import Event, Explanation, Windows
+from .intensities import intensity_curves
 
 # Explaining a few hundred windows takes less than a second; beyond that people want to see it move.
 _WINDOWS_WITHOUT_BAR = 300
 # What a point process alone is asked with, if a question does not say.
 _SHARE, _HISTORY, _MAX_LENGTH = 0.7, 40, 4096
 _READING_FILE = "reading.json"
-_WINDOW_COLUMNS = ("history_times", "history_marks", "future_times", "future_marks")
-# Columns that an explained dataset gains, beside `distilled` and `score`: the numbers and judgements of an answer.
-_DATASET_COLUMNS = [name for name, kind in FIELDS.items() if name.startswith("dppl") or kind == "bool"] + ["status"]
+WINDOW_COLUMNS = ("history_times", "history_marks", "future_times", "future_marks")
 
 
 def load_example(name: str = "incidents") -> pd.DataFrame:
@@ -93,9 +86,6 @@ class EHDDistiller:
             )
         if solver is not None and not isinstance(solver, Solver | str):
             raise ValueError(f"solver must be a solver or the name of one; got {solver!r}.")
-        if future is not None and not is_count(future):
-            raise ValueError(f"future must be a number of events of at least 1; got {future!r}.")
-        self.model = model.eval()
         config: Any = model.config
         own_target = epsilon is None and share is None
         if own_target:
@@ -105,7 +95,10 @@ class EHDDistiller:
         self.epsilon, self.share, self.conditioning = epsilon, share, self._asked.conditioning
         self.future: int | None = getattr(config, "future", None) if future is None else future
         self.history: int = getattr(config, "history", _HISTORY)
+        if future is not None:
+            self.window_size(future, None)
         self.max_length: int = getattr(config, "max_length", _MAX_LENGTH)
+        self.model = model.eval()
         self.folder: str | None = None  # where the model was opened from
         self.certifier = Certifier(self.model, get_solver(solver) if isinstance(solver, str) else solver)
         self.solver, self.mtpp = self.certifier.solver, self.certifier.mtpp
@@ -123,42 +116,30 @@ class EHDDistiller:
         if isinstance(mtpp, str | PathLike):
             mtpp = open_model(fetch_model(resolve(mtpp)))
         if not isinstance(mtpp, MTPPModel):
-            raise ValueError(
-                f"from_mtpp needs a marked temporal point process; got {type(mtpp).__name__}. A distiller opens with "
-                "from_pretrained."
-            )
+            got = type(mtpp).__name__
+            raise ValueError(f"from_mtpp needs a point process; got {got}. A distiller opens with from_pretrained.")
         return cls(mtpp, **options)
 
     @classmethod
     def from_pretrained(
-        cls,
-        name_or_path: str | PathLike[str],
-        *,
-        revision: str | None = None,
-        subfolder: str = "",
-        token: str | None = None,
-        **kwargs: Any,
+        cls, name_or_path: str | PathLike[str], *, subfolder: str = "", **options: Any
     ) -> EHDDistiller:
-        """Open a distiller or a point process: a local folder, a bundled checkpoint (see `list_pretrained`), or a Hub
-        id.
+        """Open a distiller or a point process: a folder, a bundled checkpoint (see `list_pretrained`) or a Hub id.
 
         Args:
-            name_or_path: which one.
-            revision: branch, tag or commit on the Hub.
             subfolder: where in the folder or repository.
-            token: for the Hub; the one of `hf auth login` or HF_TOKEN if not given.
-            kwargs: as in transformers, such as dtype or cache_dir.
+            options: for the Hub revision (branch, tag or commit), token (by default that of `hf auth login` or
+                HF_TOKEN), cache_dir, force_download, local_files_only; others as in transformers, such as dtype.
         """
-        where = resolve(name_or_path)
+        fetching = {key: options.pop(key) for key in ("revision", "token", *CACHE_OPTIONS) if key in options}
         try:
-            options = {key: kwargs.pop(key) for key in CACHE_OPTIONS if key in kwargs}
-            folder = fetch_model(where, revision=revision, subfolder=subfolder, token=token, **options)
+            folder = fetch_model(resolve(name_or_path), subfolder=subfolder, **fetching)
         except OSError as error:
             raise OSError(
                 f"No model called {str(name_or_path)!r}: not a folder with config.json, not one of the bundled "
                 f"{', '.join(list_pretrained())}, and on the Hub: {error}"
             ) from error
-        explainer = cls(open_model(folder, subfolder=subfolder, **kwargs))
+        explainer = cls(open_model(folder, subfolder=subfolder, **options))
         explainer.folder = folder
         return explainer
 
@@ -173,7 +154,7 @@ class EHDDistiller:
     def __repr__(self) -> str:
         target = f"epsilon {self.epsilon}" if self.epsilon is not None else f"share {self.share}"
         is_distiller = isinstance(self.model, DistillerModel)
-        trained = f", trained on {self.model.config.history} events -> {self.future}" if is_distiller else ""
+        trained = f", trained on {self.history} events -> {self.future}" if is_distiller else ""
         return (
             f"EHDDistiller({type(self.model).__name__}, {self.mtpp.config.num_marks} marks{trained}, {target}, "
             f"{self.conditioning} conditioning)"
@@ -195,7 +176,85 @@ class EHDDistiller:
         time_format) as in `read_events`, where they are called otherwise."""
         return read_events(source, **columns, reading=self.reading)
 
-    # --- explaining
+    def load(self, source: Any, role: str = "events", **columns: Any) -> EventSequences:
+        """Events in the model's marks and unit of time, from anything `explain` takes; `columns` as in `load_events`.
+        Errors call the source by its `role`."""
+        config: Any = self.mtpp.config
+        try:
+            if isinstance(source, EventSequences):
+                events = source
+                self._check_vocabulary(events.id2label)
+            else:
+                table = read_table(_as_source(source))
+                self._check_class_names(table.schema, "marks", "mark", columns.get("mark"))
+                if {"times", "start"} <= set(table.column_names):
+                    columns = {"start": "start", **columns}
+                stored = json.loads((table.schema.metadata or {}).get(b"ehd_hf", b"{}")).get("time_unit")
+                unit = stored or config.time_unit
+                events = load_events(table, id2label=config.id2label, time_unit=unit, **columns)
+                if events.epochs is not None and config.time_unit is None:
+                    raise ValueError(
+                        "timestamps need a model that knows its unit of time; this one does not say. Pass numbers "
+                        "in the unit it was trained on."
+                    )
+            if len(events) == 0:
+                raise ValueError("it has no events; expected at least one. Check what was selected.")
+            return _in_unit(events, config.time_unit)
+        except (TypeError, ValueError) as error:
+            marks = ", ".join([*list(config.id2label.values())[:12], *(["..."] if len(config.id2label) > 12 else [])])
+            raise ValueError(f"{role}: {error} (The model knows the marks {marks}.)") from error
+
+    def _check_vocabulary(self, id2label: Any) -> None:
+        expected: Any = self.mtpp.config.id2label
+        if dict(id2label) != dict(expected):
+            unknown = sorted(set(id2label.values()) - set(expected.values()))
+            reason = f"unknown to it: {', '.join(unknown[:5])}" if unknown else "the same marks in another order"
+            raise ValueError(f"its mark vocabulary is not the model's ({reason}). Load it with the model's id2label.")
+
+    def _check_class_names(self, schema: pa.Schema, *marks: str | None) -> None:
+        """A dataset that names its marks must name them as the model does: their numbers say nothing otherwise."""
+        if b"huggingface" in (schema.metadata or {}):
+            from datasets import Features
+
+            for column, feature in Features.from_arrow_schema(schema).items():
+                names = getattr(getattr(feature, "feature", feature), "names", None)
+                if column in marks and names is not None:
+                    self._check_vocabulary(dict(enumerate(names)))
+
+    # --- asking
+
+    def question(self, *, delta: float | None = None, refine: Refinement | None = None, **target: Any) -> Question:
+        """What is asked, as in `Question`, completed by what the model was trained for.
+
+        Args:
+            target: one of epsilon, share and size.
+            refine: by default "prune"; "none" for the paper's distiller if neither target nor delta is given.
+        """
+        target = {name: value for name, value in target.items() if value is not None}
+        asks = bool(target) or delta is not None
+        if refine == "none" and asks:
+            raise ValueError(
+                'refine="none" takes the answer the distiller was trained for and cannot follow a target; got one. '
+                'Leave out epsilon, share, size and delta, or ask for refine="prefix" or "prune".'
+            )
+        if refine == "none" and not isinstance(self.model, DistillerModel):
+            raise ValueError('refine="none" needs a distiller; an MTPP alone answers with "prefix" or "prune".')
+        if target:
+            target = {"epsilon": None, "share": None} | target
+        return replace(self._asked, **target, delta=delta, refine=refine or ("prune" if asks else self._own_refine))
+
+    def window_size(self, future: Any, history: Any) -> tuple[int, int | None]:
+        """K and L that a question asks for; L is None for all events there are."""
+        num_future = self.future if future is None else future
+        if num_future is None:
+            raise ValueError("Say how many of the last events to explain: an MTPP alone does not know. Pass future=5.")
+        if not is_count(num_future):
+            raise ValueError(f"future must be a number of events of at least 1; got {num_future!r}.")
+        if isinstance(history, str) and history == "all":
+            return num_future, None
+        if history is not None and not is_count(history):
+            raise ValueError(f'history must be a number of events of at least 1, or "all"; got {history!r}.')
+        return num_future, self.history if history is None else int(history)
 
     def explain(
         self,
@@ -203,13 +262,9 @@ class EHDDistiller:
         *,
         future: Any = None,
         history: Any = None,
-        epsilon: float | None = None,
-        share: float | None = None,
-        size: int | None = None,
-        delta: float | None = None,
-        refine: Refinement | None = None,
         intensities: bool = False,
         progress: bool | None = None,
+        **asked: Any,
     ) -> Explanation | list[Explanation]:
         """Which events of the history explain the future?
 
@@ -223,18 +278,11 @@ class EHDDistiller:
                 events, beside `history`.
             history: number of events before the future to look at, "all" of them, or by default as many as the model
                 was trained on (40 for an MTPP alone); or the history's events.
-            epsilon: ask for the smallest set without which each future event is less likely by this factor, on
-                average: dppl_left < log(epsilon); or
-            share: for one without which this share of what the whole history explains is lost; or
-            size: for so many events. By default what the model was trained for.
-            delta: ask also that the set alone predicts almost as well as the whole history: dppl_distilled >= -delta.
-            refine: "none" takes the distiller's own answer; "prefix" the smallest beginning of its order of events
-                that meets the target; "prune" also drops events that can be spared. By default "prune"; "none" for the
-                paper's distiller if no target is given.
             intensities: also compute the curves that `Explanation.plot` draws; takes some milliseconds a window.
             progress: show a bar; by default only for more than a few hundred windows.
+            asked: epsilon, share, size, delta, refine as in `question`.
         """
-        question = self.question(epsilon=epsilon, share=share, size=size, delta=delta, refine=refine)
+        question = self.question(**asked)
         source = history if sequence is None else sequence
         if sequence is None:
             if history is None or future is None or isinstance(history, int) or isinstance(future, int):
@@ -242,15 +290,20 @@ class EHDDistiller:
                     "explain needs a sequence, or the events of both history and future; got neither. "
                     "Write explain(sequence, future=5) or explain(history=events, future=events)."
                 )
-            events, num_future = _joined(self._load(history, "history"), self._load(future, "future"))
-            spans = ends(events, num_future, None)
+            events, num_future = _joined(self.load(history, "history"), self.load(future, "future"))
+            windows = Windows.of(events, ends(events, num_future, None))
         else:
-            events = self._load(sequence, "sequence")
-            spans = self._ends(events, future, history)
-        explanations = self._explain(events, spans, question, progress)
+            events = self.load(sequence, "sequence")
+            windows = self._ends(events, future, history)
+        number = len(windows.names)
+        shows = number > _WINDOWS_WITHOUT_BAR if progress is None else progress
+        bar = tqdm(self.answers(windows, question), "explaining", number, unit="window", disable=not shows)
+        explanations = [explanation for _, explanation in sorted(bar, key=lambda answer: answer[0])]
         if intensities:
-            explanations = self._with_intensities(events, spans, explanations)
-        if len(explanations) > 1 or _is_nested(source):
+            masks = [explanation.distill_mask for explanation in explanations]
+            curves = intensity_curves(self.certifier.double(), windows, masks)
+            explanations = [replace(one, intensity=curve) for one, curve in zip(explanations, curves, strict=True)]
+        if number > 1 or _is_nested(source):
             return explanations
         return explanations[0] if _is_named(source, events) else replace(explanations[0], seq_id=None)
 
@@ -272,23 +325,15 @@ class EHDDistiller:
             assert isinstance(answers, list)  # a list of sequences was given
             yield from answers
 
-    @torch.no_grad()
     def attribute(
-        self,
-        sequence: Any,
-        *,
-        future: int | None = None,
-        history: int | None = None,
-        method: Solver | str | None = None,
+        self, sequence: Any, *, future: int | None = None, history: Any = None, method: Solver | str | None = None
     ) -> np.ndarray | list[np.ndarray]:
         """A score per event, as attribution libraries give it: higher is more responsible for the future.
 
         One array per sequence, an entry for each of its events; NaN for those that were not scored: the future, and
-        what stands before the `history` looked at.
+        what stands before the `history` looked at. `sequence`, `future` and `history` as in `explain`.
 
         Args:
-            sequence: one sequence or several, as in `explain`.
-            future, history: as in `explain`.
             method: what scores the events, a solver that orders them or its name: "leave_one_out" and "shapley" give
                 losses of log-likelihood per future event; by default the scores that explanations show.
         """
@@ -296,145 +341,18 @@ class EHDDistiller:
         if not isinstance(solver, Solver) or not solver.orders:
             ordering = ", ".join(name for name in available_solvers() if get_solver(name).orders)
             raise ValueError(f"attribute needs a method that orders all events, such as {ordering}; got {method!r}.")
-        events = self._load(sequence, "sequence")
-        spans = self._ends(events, future, history)
+        events = self.load(sequence, "sequence")
         scores = [np.full(length, np.nan) for length in events.lengths]
-        for batch in spans.batches():
-            part = spans.rows(batch)
-            window = Window(*part.tensors(self.mtpp.device)).to(self.mtpp.dtype)
-            objective = Objective(self.mtpp, window, conditioning=self.conditioning)
-            generator = torch.Generator(device=window.times.device).manual_seed(0)
-            ranked = solver.rank(objective, generator).double()
-            names = [events.seq_ids[index] for index in batch]
-            refuse_non_numbers(names, objective.full, ranked.masked_fill(~objective.history, 0.0))  # ranks hide a NaN
-            for row, index in enumerate(batch):
-                last = part.offset[row] + part.lengths[row] - part.num_future[row]
-                scores[index][part.offset[row] : last] = ranked[row, objective.history[row]].cpu().numpy()
+        ranking = EHDDistiller(self.model, solver=solver, conditioning=self.conditioning)
+        question = ranking.question(size=1, refine="prefix")
+        for index, answer in ranking.answers(self._ends(events, future, history), question, curves=False):
+            past = [event.score for event in answer.history]
+            scores[index][answer.window : answer.window + len(past)] = past
         return scores if len(scores) > 1 or _is_nested(sequence) else scores[0]
 
-    def explain_dataset(
-        self, dataset: datasets.Dataset, *, future: int | None = None, history: Any = None, **asked: Any
-    ) -> datasets.Dataset:
-        """The dataset with an explanation per row in new columns: `distilled` and `score` (one entry per history
-        event), and the numbers and judgements of `Explanation` under their names.
+    # --- from windows to answers
 
-        Rows are windows as `export_windows` writes them (columns history_times, history_marks, future_times,
-        future_marks), or sequences (times, marks) whose last `future` events are explained. `asked` as in `explain`:
-        epsilon, share, size, delta, refine.
-        """
-        if not hasattr(dataset, "column_names") or not hasattr(dataset, "with_format"):
-            raise ValueError(
-                f"explain_dataset takes a datasets.Dataset; got {type(dataset).__name__}. Or use explain."
-            )
-        names, question = set(dataset.column_names), self.question(**asked)
-        are_windows = set(_WINDOW_COLUMNS) <= names
-        if not are_windows and not {"times", "marks"} <= names:
-            raise ValueError(
-                "A dataset to explain has the columns history_times, history_marks, future_times, future_marks, or "
-                f"times and marks; got {', '.join(dataset.column_names)}. Rename its columns."
-            )
-        if are_windows and future is not None:
-            raise ValueError(f"The rows say which events are the future; got future={future!r} too. Leave it out.")
-        for name in ("marks", "history_marks", "future_marks"):
-            self.check_mark_names(dataset, name)
-
-        def explain_rows(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
-            if are_windows:
-                pairs = [
-                    zip(rows[f"{part}_times"], rows[f"{part}_marks"], strict=True) for part in ("history", "future")
-                ]
-                before, after = ([{"times": t, "marks": m} for t, m in pair] for pair in pairs)
-                events, number = _joined(self._load(before, "history_times"), self._load(after, "future_times"))
-                spans = ends(events, number, None)
-                spans = spans._replace(
-                    origins=np.zeros(spans.num_windows)
-                )  # exported windows count from their clock's origin
-            else:
-                columns = ["times", "marks", *(["start"] if "start" in names else [])]
-                listed = [
-                    dict(zip(columns, row, strict=True)) for row in zip(*(rows[c] for c in columns), strict=True)
-                ]
-                events = self._load(listed, "dataset")
-                spans = self._ends(events, future, history)
-            answers = self._explain(events, spans, question, False)
-            return {
-                "distilled": [list(answer.distill_mask) for answer in answers],
-                "score": [[event.score for event in answer.history] for answer in answers],
-                **{name: [getattr(answer, name) for answer in answers] for name in _DATASET_COLUMNS},
-            }
-
-        # Plain lists in, whatever format the dataset shows its rows in; types given, since a batch may have all None.
-        explained = dataset.with_format(None).map(
-            explain_rows, batched=True, batch_size=1000, desc="explaining", features=_features(dataset.features)
-        )
-        return explained.with_format(dataset.format["type"])
-
-    # --- from events to windows
-
-    def load(self, source: Any) -> EventSequences:
-        """Events in the model's marks and unit of time, from anything `explain` takes."""
-        return self._load(source, "events")
-
-    def check_mark_names(self, dataset: Any, column: str) -> None:
-        """A dataset that names its marks must name them as the model does: their numbers say nothing otherwise."""
-        feature = getattr(dataset, "features", {}).get(column)
-        names = getattr(getattr(feature, "feature", feature), "names", None)
-        expected: Any = self.mtpp.config.id2label
-        if names is not None and dict(enumerate(names)) != dict(expected):
-            raise ValueError(_other_vocabulary(dict(enumerate(names)), expected))
-
-    def _load(self, source: Any, role: str) -> EventSequences:
-        """Events in the model's marks and unit of time."""
-        config: Any = self.mtpp.config
-        try:
-            if isinstance(source, EventSequences):
-                if dict(source.id2label) != dict(config.id2label):
-                    raise ValueError(_other_vocabulary(source.id2label, config.id2label))
-                if len(source) == 0:
-                    raise ValueError("it has no events; expected at least one. Check what was selected.")
-                return _in_unit(source, config.time_unit)
-            for name in ("marks", "mark"):
-                self.check_mark_names(source, name)
-            if isinstance(source, list | tuple) and source and isinstance(source[0], pd.DataFrame):
-                source = pd.concat([frame.assign(seq_id=index) for index, frame in enumerate(source)])
-            if isinstance(source, np.ndarray) and source.ndim == 2 and source.shape[1] == 2:
-                source = [tuple(pair) for pair in source.tolist()]
-            if isinstance(source, Sequence) and len(source) == 0:
-                raise ValueError("it has no events; expected at least one. Check what was selected.")
-            if isinstance(source, dict) and "times" in source and np.ndim(source["times"][:1]) == 1:
-                if np.ndim(source.get("seq_id", 0)) == 0:  # else one row per event
-                    source = {name: [value] for name, value in source.items()}
-            start = "start" if "times" in _columns(source) and "start" in _columns(source) else None
-            events = load_events(source, id2label=config.id2label, time_unit=config.time_unit, start=start)
-            if events.epochs is not None and config.time_unit is None:
-                raise ValueError(
-                    "timestamps need a model that knows its unit of time; this one does not say. Pass numbers "
-                    "in the unit it was trained on."
-                )
-            return events
-        except TypeError as error:
-            raise ValueError(
-                f"{role}: events are (time, mark) pairs, lists of them, or columns of times and marks; "
-                f"got a {type(source).__name__} of something else ({error})."
-            ) from error
-        except ValueError as error:
-            marks = ", ".join([*list(config.id2label.values())[:12], *(["..."] if len(config.id2label) > 12 else [])])
-            raise ValueError(f"{role}: {error} (The model knows the marks {marks}.)") from error
-
-    def window_size(self, future: Any, history: Any) -> tuple[int, int | None]:
-        """K and L that a question asks for; L is None for all events there are."""
-        num_future = self.future if future is None else future
-        if num_future is None:
-            raise ValueError("Say how many of the last events to explain: an MTPP alone does not know. Pass future=5.")
-        if not is_count(num_future):
-            raise ValueError(f"future must be a number of events of at least 1; got {num_future!r}.")
-        if isinstance(history, str) and history == "all":
-            return num_future, None
-        if history is not None and not is_count(history):
-            raise ValueError(f'history must be a number of events of at least 1, or "all"; got {history!r}.')
-        return num_future, self.history if history is None else int(history)
-
-    def _ends(self, events: EventSequences, future: Any, history: Any) -> Spans:
+    def _ends(self, events: EventSequences, future: Any, history: Any) -> Windows:
         """The last events of each sequence, split into history and future."""
         num_future, num_history = self.window_size(future, history)
         if len(short := np.flatnonzero(events.lengths <= num_future)):
@@ -442,180 +360,101 @@ class EHDDistiller:
                 f"sequence {events.seq_ids[short[0]]!r} has {events.lengths[short[0]]} events, all of them in the "
                 f"future of {num_future}: the history is empty. Ask for a shorter future or give a longer sequence."
             )
-        spans = ends(events, num_future, num_history)
-        self.check_length(spans)
-        return spans
+        return Windows.of(events, ends(events, num_future, num_history))
 
-    def check_length(self, spans: Spans, names: Sequence[Any] | None = None) -> None:
+    def given(self, table: pa.Table, first_row: int = 0) -> Windows:
+        """Rows that are windows, as `export_windows` writes them, numbered from `first_row` if they have no names.
+        Their times count from the clock's origin."""
+        self._check_class_names(table.schema, "history_marks", "future_marks")
+        rows = np.arange(first_row, first_row + table.num_rows)
+        parts = []
+        for part in ("history", "future"):
+            columns = {"seq_id": rows, "times": table[f"{part}_times"], "marks": table[f"{part}_marks"]}
+            parts.append(self.load(pa.table(columns).replace_schema_metadata(table.schema.metadata), part))
+        events, num_future = _joined(*parts)
+        spans = ends(events, num_future, None)._replace(origins=np.zeros(len(rows)))
+        if "window" in table.column_names:
+            spans = spans._replace(offset=table["window"].to_numpy())
+        windows = Windows.of(events, spans)
+        return windows if "seq_id" not in table.column_names else windows._replace(names=table["seq_id"].to_pylist())
+
+    def check_length(self, windows: Windows) -> None:
         """Refuse windows that are longer than the model accepts."""
-        longest = int(spans.lengths.max())
-        if longest > self.max_length:
-            where = "" if names is None else f" in sequence {names[int(spans.lengths.argmax())]!r}"
+        lengths = windows.spans.lengths
+        if len(lengths) and lengths.max() > self.max_length:
             raise ValueError(
-                f"A window may have at most max_length = {self.max_length} events; got {longest}{where}. "
-                "Pass history=<number of events> to look at the most recent ones only."
+                f"A window may have at most max_length = {self.max_length} events; got {lengths.max()} in sequence "
+                f"{windows.names[lengths.argmax()]!r}. Pass history=<number of events> to look at the last ones only."
             )
 
-    # --- from windows to answers
-
-    def question(
-        self,
-        *,
-        epsilon: float | None = None,
-        share: float | None = None,
-        size: int | None = None,
-        delta: float | None = None,
-        refine: Refinement | None = None,
-    ) -> Question:
-        """What is asked, completed by what the model was trained for."""
-        target = {"epsilon": epsilon, "share": share, "size": size}
-        has_target = any(value is not None for value in target.values())
-        if refine == "none" and (has_target or delta is not None):
-            raise ValueError(
-                'refine="none" takes the answer the distiller was trained for and cannot follow a target; got one. '
-                'Leave out epsilon, share, size and delta, or ask for refine="prefix" or "prune".'
-            )
-        if refine == "none" and not isinstance(self.model, DistillerModel):
-            raise ValueError('refine="none" needs a distiller; an MTPP alone answers with "prefix" or "prune".')
-        if refine is None:
-            refine = self._own_refine if not has_target and delta is None else "prune"
-        if not has_target:
-            target |= {"epsilon": self.epsilon, "share": self.share}
-        return replace(self._asked, **target, delta=delta, refine=refine)  # type: ignore[arg-type]
-
-    def _explain(
-        self, events: EventSequences, spans: Spans, question: Question, progress: bool | None
-    ) -> list[Explanation]:
-        self.check_length(spans)
-        explanations: dict[int, Explanation] = {}
+    def answers(
+        self, windows: Windows, question: Question, *, curves: bool = True
+    ) -> Iterator[tuple[int, Explanation]]:
+        """The number of each window and its explanation, as the batches come. Without `curves` fewer prefixes are
+        evaluated."""
+        self.check_length(windows)
         double = self.certifier.double()
-        show = spans.num_windows > _WINDOWS_WITHOUT_BAR if progress is None else progress
-        with tqdm(total=spans.num_windows, desc="explaining", unit="window", disable=not show) as bar:
-            for batch in spans.batches():
-                part = spans.rows(batch)
-                answer = self.certifier.answer(Window(*part.tensors(self.mtpp.device)), question, double)
-                answer.check_finite([events.seq_ids[index] for index in part.sequence])
-                rows = zip(batch.tolist(), self._explanations(events, part, answer, question), strict=True)
-                explanations.update(rows)
-                bar.update(len(batch))
-        return [explanations[index] for index in range(spans.num_windows)]
+        for batch in windows.spans.batches():
+            part = windows.rows(batch)
+            window = Window(*part.spans.tensors(self.mtpp.device))
+            answer = self.certifier.answer(window, question, double, curves=curves)
+            answer.check_finite(part.names)
+            yield from zip(batch.tolist(), self._explanations(part, answer, question), strict=True)
 
-    def _explanations(
-        self, events: EventSequences, spans: Spans, answer: Answer, question: Question
-    ) -> Iterator[Explanation]:
+    def _explanations(self, windows: Windows, answer: Answer, question: Question) -> Iterator[Explanation]:
         config: Any = self.mtpp.config
-        columns = {name: value.tolist() for name, value in answer.values.items()}
-        met, nothing, one_minimal = (
-            value.tolist() for value in (answer.met, answer.explains_nothing, answer.one_minimal)
-        )
-        for row, index in enumerate(spans.sequence):
-            stretch = slice(spans.offset[row], spans.offset[row] + spans.lengths[row])
-            labels = [config.id2label[mark] for mark in events[index][1][stretch].tolist()]
-            shown = zip(range(len(labels)), events.shown_times(index)[stretch], labels, strict=True)
-            listed = [Event(*event) for event in shown]
-            split, where = len(listed) - int(spans.num_future[row]), answer.history[row]
-            scores = answer.scores[row, where].tolist()
-            past = (event._replace(score=score) for event, score in zip(listed[:split], scores, strict=True))
+        spans, columns = windows.spans, answer.columns()
+        for row, name in enumerate(windows.names):
+            where = slice(spans.first[row], spans.first[row] + spans.lengths[row])
+            labels = [config.id2label[mark] for mark in spans.marks[where].tolist()]
+            events = [Event(*event) for event in zip(range(len(labels)), windows.shown[where], labels, strict=True)]
+            split, history = len(events) - int(spans.num_future[row]), answer.history[row]
+            scores = answer.scores[row, history].tolist()
+            past = (event._replace(score=score) for event, score in zip(events[:split], scores, strict=True))
             yield Explanation(
                 history=tuple(past),
-                future=tuple(listed[split:]),
-                distill_mask=tuple(answer.distill_mask[row, where].tolist()),
-                **{name: value[row] for name, value in columns.items()},
-                epsilon=question.epsilon,
-                share=question.share,
+                future=tuple(events[split:]),
+                distill_mask=tuple(answer.distill_mask[row, history].tolist()),
+                **{name: values[row] for name, values in columns.items()},
+                **{name: getattr(question, name) for name in ("epsilon", "share", "delta", "conditioning")},
                 size=None if question.size is None else min(question.size, split),
-                delta=question.delta,
-                status="explained" if met[row] else "explains_nothing" if nothing[row] else "infeasible",
-                one_minimal=one_minimal[row] or None,
                 curve=None if answer.curve is None else tuple(answer.curve[row, : split + 1].tolist()),
-                conditioning=question.conditioning,
-                seq_id=events.seq_ids[index],
+                seq_id=name,
                 window=int(spans.offset[row]),
                 time_unit=config.time_unit,
             )
 
-    def _with_intensities(
-        self, events: EventSequences, spans: Spans, explanations: list[Explanation]
-    ) -> list[Explanation]:
-        """The explanations with the intensity along their windows, given the whole history and what is left of it."""
-        questions = []
-        for row, explanation in enumerate(explanations):
-            where = slice(spans.first[row], spans.first[row] + spans.lengths[row])
-            stretch = slice(spans.offset[row], spans.offset[row] + spans.lengths[row])
-            future = int(spans.num_future[row])
-            keep = ~np.append(explanation.distill_mask, np.zeros(future, bool))
-            shown = events.shown_times(spans.sequence[row])[stretch]
-            times = spans.times[where] - spans.origins[row]
-            questions.append(IntensityQuestion(times, spans.marks[where], keep, future, shown))
-        curves = intensity_curves(self.certifier.double(), questions)
-        return [replace(one, intensity=curve) for one, curve in zip(explanations, curves, strict=True)]
+
+# --- sources in other forms
 
 
-def _joined(before: EventSequences, after: EventSequences) -> tuple[EventSequences, np.ndarray]:
-    """Histories and futures given apart, as sequences, and how many events each future has (S,)."""
-    after = _in_the_order_of(before, after)
-    if len(before) != len(after):
-        raise ValueError(f"There must be one future per history; got {len(before)} histories, {len(after)} futures.")
-    if (before.epochs is None) != (after.epochs is None):
-        raise ValueError("History and future must both have timestamps or both have numbers; got one of each.")
-    later = after.times
-    if before.epochs is not None and after.epochs is not None:
-        gap = (after.epochs - before.epochs).astype("timedelta64[ns]").astype(np.int64)
-        later = later + np.repeat(gap / unit_in_nanoseconds(before.time_unit or "s"), after.lengths)
-    begins, ended = later[after.offsets[:-1]], before.times[before.offsets[1:] - 1]
-    if len(early := np.flatnonzero(begins < ended)):
-        row = early[0]
-        raise ValueError(
-            f"The future must not begin before the history ends; in sequence {before.seq_ids[row]!r} it begins at "
-            f"{begins[row]:g} and the history ends at {ended[row]:g}. Swap or cut them."
-        )
-    # Sort by sequence, stable: each history before its future.
-    order = np.argsort(
-        np.concatenate([np.repeat(np.arange(len(part)), part.lengths) for part in (before, after)]), kind="stable"
-    )
-    joined = replace(
-        before,
-        times=np.concatenate([before.times, later])[order],
-        marks=np.concatenate([before.marks, after.marks])[order],
-        offsets=before.offsets + after.offsets,
-    )
-    return joined, after.lengths
-
-
-def _features(given: Any) -> Any:
-    """Types of the columns of an explained dataset that was given these."""
-    from datasets import Features, List, Value
-
-    added = {name: Value("string" if FIELDS[name] == "text" else FIELDS[name]) for name in _DATASET_COLUMNS}
-    return Features({**given, "distilled": List(Value("bool")), "score": List(Value("float64")), **added})
-
-
-def _other_vocabulary(got: Any, expected: Any) -> str:
-    unknown = sorted(set(got.values()) - set(expected.values()))
-    reason = f"marks unknown to the model: {', '.join(unknown[:5])}" if unknown else "the same marks in another order"
-    return f"its mark vocabulary is not the model's ({reason}). Load the events with id2label=<the model's id2label>."
+def _as_source(source: Any) -> Any:
+    """What people have, as `read_table` takes it."""
+    if isinstance(source, list | tuple) and source and isinstance(source[0], pd.DataFrame):
+        return pd.concat([frame.assign(seq_id=index) for index, frame in enumerate(source)])
+    if isinstance(source, np.ndarray) and source.ndim == 2 and source.shape[1] == 2:
+        source = [tuple(pair) for pair in source.tolist()]
+    if isinstance(source, Sequence) and len(source) == 0:
+        raise ValueError("it has no events; expected at least one. Check what was selected.")
+    if isinstance(source, dict) and "times" in source and np.ndim(source["times"][:1]) == 1:
+        if np.ndim(source.get("seq_id", 0)) == 0:  # one sequence, not one row per event
+            return {name: [value] for name, value in source.items()}
+    return source
 
 
 def _is_nested(source: Any) -> bool:
     """Whether a list holds sequences rather than the events of one."""
-    if not isinstance(source, list | tuple):
-        return False
-    first = source[0]
-    if isinstance(first, pd.DataFrame):
-        return True
-    return any(np.ndim(value) for value in first.values()) if isinstance(first, dict) else np.ndim(first[0]) > 0
+    first = source[0] if isinstance(source, list | tuple) else None
+    if isinstance(first, dict):
+        return any(np.ndim(value) for value in first.values())
+    return isinstance(first, pd.DataFrame) or (first is not None and np.ndim(first[0]) > 0)
 
 
 def _is_named(source: Any, events: EventSequences) -> bool:
     """Whether a source names its sequences itself."""
-    return isinstance(source, EventSequences) or "seq_id" in _columns(source) or events.seq_ids != (0,)
-
-
-def _columns(source: Any) -> Any:
-    """Names of the columns of a table, a dict or a list of rows."""
-    if isinstance(source, list | tuple) and source and isinstance(source[0], dict):
-        source = source[0]
-    return getattr(source, "columns", getattr(source, "column_names", source if isinstance(source, dict) else ()))
+    row = source[0] if isinstance(source, list | tuple) else source
+    columns = getattr(row, "columns", getattr(row, "column_names", row if isinstance(row, dict) else ()))
+    return isinstance(source, EventSequences) or events.seq_ids != (0,) or "seq_id" in columns
 
 
 def _in_unit(events: EventSequences, unit: str | None) -> EventSequences:
@@ -628,12 +467,26 @@ def _in_unit(events: EventSequences, unit: str | None) -> EventSequences:
     return replace(events, times=times, starts=starts, time_unit=unit, resolution=resolution)
 
 
-def _in_the_order_of(before: EventSequences, after: EventSequences) -> EventSequences:
-    """`after` with its sequences in the order of `before`, where both name them; unnamed ones pair by position."""
-    numbered = [events.seq_ids == tuple(range(len(events))) for events in (before, after)]
-    if any(numbered) or len(before) != len(after) or before.seq_ids == after.seq_ids:
-        return after
-    position = {name: index for index, name in enumerate(after.seq_ids)}
-    if missing := [name for name in before.seq_ids if name not in position]:
-        raise ValueError(f"There must be one future per history; sequence {missing[0]!r} has no future of its name.")
-    return after.select([position[name] for name in before.seq_ids])
+def _joined(before: EventSequences, after: EventSequences) -> tuple[EventSequences, np.ndarray]:
+    """Histories and futures given apart, as sequences, and how many events each future has (S,)."""
+    if before.seq_ids != after.seq_ids or (before.epochs is None) != (after.epochs is None):
+        raise ValueError(
+            "There must be one future per history, of the same name and in the same order, both with timestamps or "
+            f"both with numbers; got {len(before)} histories, {len(after)} futures. Sort and write them alike."
+        )
+    later = after.times
+    if before.epochs is not None and after.epochs is not None:
+        gap = (after.epochs - before.epochs).astype("timedelta64[ns]").astype(np.int64)
+        later = later + np.repeat(gap / unit_in_nanoseconds(before.time_unit or "s"), after.lengths)
+    begins, ended = later[after.offsets[:-1]], before.times[before.offsets[1:] - 1]
+    if len(early := np.flatnonzero(begins < ended)):
+        row = early[0]
+        raise ValueError(
+            f"The future must not begin before the history ends; in sequence {before.seq_ids[row]!r} it begins at "
+            f"{begins[row]:g} and the history ends at {ended[row]:g}. Swap or cut them."
+        )
+    # Sort by sequence, stable: each history before its future.
+    owners = [np.repeat(np.arange(len(part)), part.lengths) for part in (before, after)]
+    order = np.argsort(np.concatenate(owners), kind="stable")
+    times, marks = np.append(before.times, later)[order], np.append(before.marks, after.marks)[order]
+    return replace(before, times=times, marks=marks, offsets=before.offsets + after.offsets), after.lengths

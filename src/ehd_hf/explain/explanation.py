@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from ..data.sequences import EventSequences
+from ..data.windows import Spans, runs
 from ..models.question import MARGIN, Question
 
 if TYPE_CHECKING:
@@ -21,44 +23,52 @@ Status = Literal["explained", "explains_nothing", "infeasible"]
 # Longer lists of events are cut in the text; tables hold them all.
 _EVENTS_IN_TEXT = 8
 # The one list of fields: what a row of many explanations holds, and its Arrow type. "time" is a number or a timestamp;
-# a list is written in brackets.
-FIELDS = {
-    "seq_id": "text",
-    "window": "int64",
-    "num_history": "int32",
-    "num_future": "int32",
-    "num_distilled": "int32",
-    "positions": ["int32"],
-    "times": ["time"],
-    "marks": ["text"],
-    "scores": ["float64"],
-    "future_times": ["time"],
-    "future_marks": ["text"],
-    "dppl_left": "float64",
-    "dppl_left_time": "float64",
-    "dppl_left_mark": "float64",
-    "dppl_distilled": "float64",
-    "dppl_empty": "float64",
-    "ds": "float64",
-    "explained_share": "float64",
-    "epsilon": "float64",
-    "share": "float64",
-    "asked_size": "int32",
-    "delta": "float64",
-    "conditioning": "text",
-    "status": "text",
-    "certified": "bool",
-    "one_minimal": "bool",
-    "constraint_met": "bool",
-    "is_most_recent": "bool",
-    "time_unit": "text",
-}
+# brackets mark a list.
+FIELDS: dict[str, Any] = {"seq_id": "string", "window": "int64"}
+FIELDS |= dict.fromkeys(("num_history", "num_future", "num_distilled"), "int32")
+FIELDS |= {"positions": ["int32"], "times": ["time"], "marks": ["string"], "scores": ["float64"]}
+FIELDS |= {"future_times": ["time"], "future_marks": ["string"]}
+FIELDS |= dict.fromkeys(("dppl_left", "dppl_left_time", "dppl_left_mark", "dppl_distilled", "dppl_empty"), "float64")
+FIELDS |= dict.fromkeys(("ds", "explained_share", "epsilon", "share"), "float64")
+FIELDS |= {"asked_size": "int32", "delta": "float64", "conditioning": "string", "status": "string"}
+FIELDS |= dict.fromkeys(("certified", "one_minimal", "constraint_met", "is_most_recent"), "bool")
+FIELDS |= {"time_unit": "string"}
+
+
+class Windows(NamedTuple):
+    """W windows, the times of their flat events as the source shows them (N,), names of their sequences (W,)."""
+
+    spans: Spans
+    shown: np.ndarray
+    names: np.ndarray
+
+    @classmethod
+    def of(cls, events: EventSequences, spans: Spans) -> Windows:
+        return cls(spans, events.shown_times(), np.fromiter(events.seq_ids, object)[spans.sequence])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Windows]) -> Windows:
+        """The windows of all parts, one after the other."""
+        spans, shown, names = (list(column) for column in zip(*parts, strict=True))
+        starts = np.cumsum([0, *map(len, shown)])[:-1]
+        first = np.concatenate([part.first + start for part, start in zip(spans, starts, strict=True)])
+        columns = (np.concatenate(column) for column in zip(*spans, strict=True))
+        return cls(Spans(*columns)._replace(first=first), np.concatenate(shown), np.concatenate(names))
+
+    def rows(self, index: Any) -> Windows:
+        """The windows at `index`, an array or a slice."""
+        return Windows(self.spans.rows(index), self.shown, self.names[index])
+
+    def compact(self) -> Windows:
+        """Without the events that no window has; for windows that do not overlap."""
+        where = runs(self.spans.first, self.spans.lengths)
+        return self._replace(spans=self.spans.compact(), shown=self.shown[where])
 
 
 class Event(NamedTuple):
-    """One event as the user knows it: its position in the window, its time (a number, or a moment if the source gave
-    timestamps), its mark's name, and the score of a history event (None for a future one): the highest in a window are
-    distilled first. With the paper's distiller and refine="none" it is P(distil)."""
+    """One event as the user knows it: its position in the window, its time (a number or a timestamp, as the source
+    has it), the name of its mark, and the score of a history event: the highest are distilled first. With the paper's
+    distiller and refine="none" the score is P(distil)."""
 
     position: int
     time: float | np.datetime64
@@ -68,76 +78,43 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Intensity:
-    """What the point process expected all along a window, with and without the distilled events.
+    """The intensity along a window, in events per `time_unit`, with and without the distilled events."""
 
-    Args:
-        times: (Q,) on the explanation's own clock; the time of an event stands twice, before and after it.
-        whole: (Q,) intensity of all marks together, in events per `time_unit`, given every event before.
-        left: (Q,) the same without the distilled events.
-        split: how many of the points lie in the history; the others lie in the future.
-        marks: names of M marks drawn apart, some of the future's.
-        whole_by_mark, left_by_mark: (M, Q).
-    """
-
-    times: np.ndarray
-    whole: np.ndarray
-    left: np.ndarray
-    split: int
-    marks: tuple[str, ...]
-    whole_by_mark: np.ndarray
-    left_by_mark: np.ndarray
+    times: np.ndarray  # (Q,) as the source writes times; the time of an event stands twice, before and after it
+    whole: np.ndarray  # (Q,) of all marks together, given every event before
+    left: np.ndarray  # (Q,) the same without the distilled events
+    split: int  # how many of the points lie in the history
+    marks: tuple[str, ...]  # M marks of the future that have curves of their own
+    whole_by_mark: np.ndarray  # (M, Q)
+    left_by_mark: np.ndarray  # (M, Q)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why the future happened, as far as a trained point process can say.
+    """Why the future happened, as far as a trained point process can say."""
 
-    The target is one of `epsilon`, `share` and `size`.
-
-    Args:
-        history, future: events of H_f and x_o.
-        distill_mask: for each history event, whether it is part of the explanation H_d.
-        dppl_left: perplexity drop when the distilled events are removed (eq. 4): very negative if they matter.
-        dppl_distilled: perplexity drop when only they remain: near 0 or above if they suffice.
-        dppl_empty: perplexity drop when the whole history is removed: what it explains.
-        dppl_left_time, dppl_left_mark: the parts of dppl_left that the future's times and its marks lose.
-        epsilon: asked for: dppl_left < log(epsilon).
-        share: asked for: dppl_left <= share * dppl_empty.
-        size: asked for: so many events.
-        delta: asked for besides: dppl_distilled >= -delta.
-        status: "explained"; "explains_nothing" (the future is as likely without the history, or more) or "infeasible"
-            (no set that was tried meets the target): H_d is then the set tried that lowers dppl most.
-        one_minimal: no single event can be dropped from it without missing the target, its margin included; None if
-            that was not checked.
-        curve: dppl_left when the first 0, 1, ... events in the order of their scores are distilled; None if they were
-            not evaluated (refine="none").
-        conditioning: how the first future event was conditioned, "paper" or "survival".
-        seq_id: name of the sequence, if it had one.
-        window: position of the window's first event in its sequence.
-        time_unit: unit of numeric times, if known.
-        intensity: the curves of a picture, if they were asked for (`explain(..., intensities=True)`).
-    """
-
-    history: tuple[Event, ...]
-    future: tuple[Event, ...]
-    distill_mask: tuple[bool, ...]
-    dppl_left: float
-    dppl_distilled: float
-    dppl_empty: float
-    dppl_left_time: float
-    dppl_left_mark: float
-    epsilon: float | None = None
+    history: tuple[Event, ...]  # H_f
+    future: tuple[Event, ...]  # x_o
+    distill_mask: tuple[bool, ...]  # for each history event, whether it is part of the explanation H_d
+    dppl_left: float  # perplexity drop without the distilled events (eq. 4): very negative if they matter
+    dppl_distilled: float  # perplexity drop when only they remain: near 0 or above if they suffice
+    dppl_empty: float  # perplexity drop without any history: what it explains
+    dppl_left_time: float  # the part of dppl_left that the future's times lose
+    dppl_left_mark: float  # and the part that its marks lose
+    epsilon: float | None = None  # what was asked, as in `Question`
     share: float | None = None
     size: int | None = None
     delta: float | None = None
+    # "explains_nothing": the future is as likely without the history, or more; "infeasible": no set that was tried
+    # meets the target. H_d is then the set tried that lowers dppl most.
     status: Status = "explained"
-    one_minimal: bool | None = None
-    curve: tuple[float, ...] | None = None
+    one_minimal: bool | None = None  # no single event can be dropped without missing the target; None: not checked
+    curve: tuple[float, ...] | None = None  # dppl_left of the first 0, 1, ... events by score; None if refine="none"
     conditioning: str = "paper"
-    seq_id: Any = None
-    window: int = 0
-    time_unit: str | None = None
-    intensity: Intensity | None = field(default=None, compare=False, repr=False)
+    seq_id: Any = None  # name of the sequence, if it has one
+    window: int = 0  # position of the window's first event in it
+    time_unit: str | None = None  # unit of numeric times, if known
+    intensity: Intensity | None = field(default=None, compare=False, repr=False)  # if asked for: intensities=True
 
     @property
     def distilled(self) -> tuple[Event, ...]:
@@ -162,7 +139,7 @@ class Explanation:
 
     @property
     def limit(self) -> float | None:
-        """What dppl_left was asked not to exceed; None if a size was asked for."""
+        """The highest dppl_left that was allowed; None if a size was asked for."""
         return None if self.size is not None else self.question.limit(self.dppl_empty)
 
     @property
@@ -199,68 +176,59 @@ class Explanation:
         return all(self.distill_mask[len(self.distill_mask) - size :])
 
     def __str__(self) -> str:
-        chosen, total = self.distilled, len(self.history)
+        chosen, is_one = self.distilled, len(self.distilled) == 1
         where = f" in sequence {self.seq_id}" if self.seq_id is not None else ""
         the_future = "the one" if len(self.future) == 1 else f"the {len(self.future)}"
         followed = _listed(self.future, self.time_unit)
         if not chosen:
-            opening = f"None of the {total} past events{where} was found to explain {the_future} that followed"
-            return f"{opening} ({followed}).{self._caveat()}"
-        explains = "explains" if len(chosen) == 1 else "explain"
+            opening = f"None of the {len(self.history)} past events{where} was found to explain {the_future}"
+            return f"{opening} that followed ({followed}).{self._caveat()}"
+        explains = "explains" if is_one else "explain"
         if self.status == "explains_nothing":
-            explains = "comes closest to explaining" if len(chosen) == 1 else "come closest to explaining"
-        they, them, are = ("it", "it", "is") if len(chosen) == 1 else ("they", "them", "are")
+            explains = "comes closest to explaining" if is_one else "come closest to explaining"
+        they_are, them = ("It is", "it") if is_one else ("They are", "them")
         effect = f"{_times(abs(self.dppl_left))} {'less' if self.dppl_left <= 0 else 'more'} likely"
-        recent = "simply" if self.is_most_recent else "not simply"
-        of_history = " of the history" if self.is_most_recent else ""
-        words = (
-            ("what followed", "", "what followed")
-            if len(self.future) == 1
-            else ("each of these", " on average", "each")
-        )
-        these, average, each = words
+        recent = "simply the most recent of the history" if self.is_most_recent else "not simply the most recent"
+        these, average, each = ("each of these", " on average", "each")
+        if len(self.future) == 1:
+            these, average, each = ("what followed", "", "what followed")
         return (
-            f"{len(chosen)} of {total} past events {explains} {the_future} that followed{where}: "
+            f"{len(chosen)} of {len(self.history)} past events {explains} {the_future} that followed{where}: "
             f"{_listed(chosen, self.time_unit)}.\n"
             f"What followed was {followed}.\n"
             f"Without {them}, {these} becomes {effect}{average} "
             f"(dppl_left {self.dppl_left:.3f}: times {self.dppl_left_time:.3f}, marks {self.dppl_left_mark:.3f}; "
             f"{self._asked()}). "
             f"From {them} alone, {each} is {_times(self.dppl_distilled)} as likely as from the whole history "
-            f"(dppl_distilled {self.dppl_distilled:.3f}). "
-            f"{they.capitalize()} {are} {recent} the most recent{of_history}.{self._caveat()}"
+            f"(dppl_distilled {self.dppl_distilled:.3f}). {they_are} {recent}.{self._caveat()}"
         )
 
     def _asked(self) -> str:
         """ "asked: at most -0.512, 70 % of what the whole history explains, met"."""
         if self.size is not None:
-            said = f"asked: {self.size} event{'' if self.size == 1 else 's'}"
+            target = f"{self.size} event{'' if self.size == 1 else 's'}"
         elif self.epsilon is not None:
-            said = f"asked: below {math.log(self.epsilon):.3f}"
+            target = f"below {math.log(self.epsilon):.3f}"
         else:
             limit = "" if not self._explains_something else f"at most {self.limit:.3f}, "
-            said = f"asked: {limit}{self.share:.0%} of what the whole history explains"
-        if self.delta is not None:
-            said += f", and dppl_distilled at least {-self.delta:.3f}"
-        return f"{said}, {'met' if self.constraint_met else 'not met'}"
+            target = f"{limit}{self.share:.0%} of what the whole history explains"
+        delta = "" if self.delta is None else f", and dppl_distilled at least {-self.delta:.3f}"
+        return f"asked: {target}{delta}, {'met' if self.constraint_met else 'not met'}"
 
     def _caveat(self) -> str:
         """What was checked, or why the target could not be met."""
         if self.status == "explains_nothing":
             these = "what followed" if len(self.future) == 1 else "each of these"
-            return (
-                f"\nThe history explains nothing here: without all of it, {these} becomes "
-                f"{_times(abs(self.dppl_empty))} more likely."
-            )
+            likelier = f"{these} becomes {_times(abs(self.dppl_empty))} more likely"
+            return f"\nThe history explains nothing here: without all of it, {likelier}."
         if self.status == "infeasible" and self.curve is None:
             return '\nThis set, the only one tried, misses the target; refine="prune" looks for one that meets it.'
         if self.status == "infeasible":
             return "\nNo set of events that was tried meets the target; this one comes closest."
         if not self.certified or self.size is not None:
             return ""
-        return "\nCertified: the future was scored again without these events" + (
-            ", and not one of them can be spared." if self.one_minimal else "."
-        )
+        spared = ", and not one of them can be spared" if self.one_minimal else ""
+        return f"\nCertified: the future was scored again without these events{spared}."
 
     def tradeoff(self) -> pd.DataFrame:
         """How much is explained by how few: one row per size, `dppl_left` and `explained_share` of the first events in
@@ -274,12 +242,9 @@ class Explanation:
     def plot(
         self, *, title: str | None = None, mark: str | None = None, theme: Literal["light", "dark"] = "light"
     ) -> Figure:
-        """The window as a picture, to be saved by `savefig`: events by mark, the intensity with and without the
-        distilled ones (the scores, if no intensities were asked for), and the trade-off if there is one.
-
-        Args:
-            mark: show the intensity of this mark, one of `intensity.marks`; by default of all together.
-        """
+        """The window as a picture, to be saved by `savefig`: events by mark, the intensity (of `mark`, one of
+        `intensity.marks`, or of all marks) with and without the distilled events, and the trade-off if there is one.
+        Without intensities it shows the scores."""
         from ..present.picture import explanation_plot  # matplotlib takes a while to import
 
         return explanation_plot(self, title, mark=mark, theme=theme)
@@ -346,32 +311,19 @@ class Explanation:
 def explanations_to_frame(
     explanations: Iterable[Explanation], per: Literal["explanation", "event"] = "explanation"
 ) -> pd.DataFrame:
-    """Many explanations as one table, for a notebook or `to_parquet`.
-
-    Args:
-        explanations: what `explain` returned for several sequences, or any number of them.
-        per: "explanation", one row each, as `Explanation.to_row` gives it; or "event", one row for each event of each
-            window, with `seq_id` and the number of the explanation.
-
-    Example:
-
-    ```python
-    >>> explanations_to_frame(explainer.explain(events, future=5)).to_parquet("explanations.parquet")
-    ```
-    """
+    """Many explanations as one table: a row for each, as `Explanation.to_row` gives it; or, per "event", a row for
+    each event of each window, with `seq_id` and the number of the explanation."""
     if per == "explanation":
         return pd.DataFrame([explanation.to_row() for explanation in explanations])
     if per != "event":
         raise ValueError(f"per must be explanation or event; got {per!r}.")
-    frames = [
-        explanation.to_frame().assign(explanation=number, seq_id=explanation.seq_id)
-        for number, explanation in enumerate(explanations)
-    ]
-    first = ["explanation", "seq_id"]
-    if not frames:
-        return pd.DataFrame(columns=[*first, *Event._fields])
-    whole = pd.concat(frames, ignore_index=True)
-    return whole[[*first, *(column for column in whole.columns if column not in first)]]
+    frames = [pd.DataFrame(columns=["explanation", "seq_id", *Event._fields])]
+    for number, explanation in enumerate(explanations):
+        frame = explanation.to_frame()
+        frame.insert(0, "explanation", number)
+        frame.insert(1, "seq_id", explanation.seq_id)
+        frames.append(frame)
+    return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
 def _listed(events: tuple[Event, ...], unit: str | None) -> str:

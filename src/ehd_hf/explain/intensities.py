@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..data.sequences import unit_in_nanoseconds
 from ..models.point_process import MTPPModel
-from .explanation import Intensity
+from .explanation import Intensity, Windows
 
 # Points along the history, and along the future. Each is drawn a few hundred pixels wide: more would only make files
 # large.
@@ -22,56 +22,46 @@ _AFTER = 1e-6
 _NUMBERS_PER_BATCH = 2**24
 
 
-class IntensityQuestion(NamedTuple):
-    """One window: `times` (T,) float64 counted from its origin, `marks` (T,); `keep` (T,), which events stay when the
-    distilled ones are removed; how many of the last are the future; and the times as the user gave them, (T,)."""
-
-    times: np.ndarray
-    marks: np.ndarray
-    keep: np.ndarray
-    num_future: int
-    shown_times: np.ndarray
-
-
 @torch.no_grad()
-def intensity_curves(mtpp: MTPPModel, questions: Sequence[IntensityQuestion]) -> list[Intensity]:
-    """The intensity along each window, given all events before and given those that are kept.
+def intensity_curves(mtpp: MTPPModel, windows: Windows, distill_masks: Sequence[Sequence[bool]]) -> list[Intensity]:
+    """The intensity along each window, given all events before, and given those that are not distilled.
 
     Args:
         mtpp: in double precision, so that silences far from the origin keep their length.
-        questions: windows of any lengths.
+        distill_masks: for each window, which events of its history are distilled.
     """
     config: Any = mtpp.config
     answers: dict[int, Intensity] = {}
-    for indices in _batches(questions, config.num_marks):
-        some = [questions[index] for index in indices]
-        grids = [intensity_grid(question.times, question.num_future) for question in some]
-        times, marks, keep, query = (
-            torch.from_numpy(_padded(rows)).to(mtpp.device)
-            for rows in (
-                [question.times for question in some],
-                [question.marks for question in some],
-                [question.keep.astype(np.float64) for question in some],
-                [query for query, _, _ in grids],
-            )
-        )
-        lengths = torch.tensor([len(question.times) for question in some], device=mtpp.device)
-        mask = torch.arange(times.shape[1], device=mtpp.device) < lengths[:, None]
-        whole = mtpp.intensity(times, marks, mask, query).cpu().numpy()  # (B, Q, C)
-        left = mtpp.intensity(times, marks, mask, query, keep=keep).cpu().numpy()
-        for row, (index, question, (_, shown, split)) in enumerate(zip(indices, some, grids, strict=True)):
-            apart = list(dict.fromkeys(question.marks[len(question.marks) - question.num_future :].tolist()))
-            curves = [values[row, : len(shown)] for values in (whole, left)]
+    order = np.argsort(windows.spans.lengths, kind="stable")
+    # A window has at most 3 NUM_POINTS, each with its marks, events and some hundred hidden numbers.
+    numbers = 3 * NUM_POINTS * (config.num_marks + int(windows.spans.lengths.max()) + 200)
+    for indices in np.split(order, range(size := max(1, _NUMBERS_PER_BATCH // numbers), len(order), size)):
+        spans: Any = windows.spans.rows(indices)
+        # All events as the future, so that all padding is behind.
+        times, marks, mask, _ = (np.asarray(values) for values in spans._replace(num_future=spans.lengths).tensors())
+        keep = np.ones(times.shape)
+        for row, index in enumerate(indices):
+            keep[row, : len(distill_masks[index])] -= distill_masks[index]
+        counts = list(zip(spans.lengths.tolist(), spans.num_future.tolist(), strict=True))
+        grids = [intensity_grid(times[row, :length], future) for row, (length, future) in enumerate(counts)]
+        longest = max(len(query) for query, _, _ in grids)
+        query = np.stack([np.pad(query, (0, longest - len(query)), mode="edge") for query, _, _ in grids])
+        given = [torch.from_numpy(values).to(mtpp.device) for values in (times, marks, mask, query)]
+        whole = mtpp.intensity(*given).cpu().numpy()  # (B, Q, C)
+        left = mtpp.intensity(*given, keep=torch.from_numpy(keep).to(mtpp.device)).cpu().numpy()
+        for row, (index, (length, future), (_, drawn, split)) in enumerate(zip(indices, counts, grids, strict=True)):
+            apart = list(dict.fromkeys(marks[row, length - future : length].tolist()))[:MAX_MARKS]
+            curves = [values[row, : len(drawn)] for values in (whole, left)]
             answers[index] = Intensity(
-                times=_on_clock(shown, question, config.time_unit),
+                times=_on_clock(drawn - times[row, 0], windows.shown[spans.first[row]], config.time_unit),
                 whole=curves[0].sum(1),
                 left=curves[1].sum(1),
                 split=split,
-                marks=tuple(config.id2label[mark] for mark in apart[:MAX_MARKS]),
-                whole_by_mark=curves[0][:, apart[:MAX_MARKS]].T,
-                left_by_mark=curves[1][:, apart[:MAX_MARKS]].T,
+                marks=tuple(config.id2label[mark] for mark in apart),
+                whole_by_mark=curves[0][:, apart].T,
+                left_by_mark=curves[1][:, apart].T,
             )
-    return [answers[index] for index in range(len(questions))]
+    return [answers[index] for index in range(len(order))]
 
 
 def intensity_grid(
@@ -109,29 +99,8 @@ def _stretch(times: np.ndarray, num_points: int) -> tuple[np.ndarray, np.ndarray
     return np.concatenate(query), np.concatenate(shown)
 
 
-def _on_clock(relative: np.ndarray, question: IntensityQuestion, unit: str | None) -> np.ndarray:
-    since = relative - question.times[0]
-    if not np.issubdtype(question.shown_times.dtype, np.datetime64):
-        return question.shown_times[0] + since
-    nanoseconds = np.rint(since * unit_in_nanoseconds(unit or "s")).astype("timedelta64[ns]")
-    return question.shown_times[0] + nanoseconds
-
-
-def _batches(questions: Sequence[IntensityQuestion], num_marks: int) -> Iterator[list[int]]:
-    """Indices of windows of like length that fit into memory together."""
-    batch: list[int] = []
-    for index in sorted(range(len(questions)), key=lambda index: len(questions[index].times)):
-        # The longest comes last: 3 NUM_POINTS at most, each with its marks, events and some hundred hidden numbers.
-        numbers = 3 * NUM_POINTS * (num_marks + len(questions[index].times) + 200)
-        if batch and (len(batch) + 1) * numbers > _NUMBERS_PER_BATCH:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
-
-
-def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """The rows side by side, each filled up with its last value: (B, T)."""
-    longest = max(map(len, rows))
-    return np.stack([np.pad(row, (0, longest - len(row)), mode="edge") for row in rows])
+def _on_clock(since: np.ndarray, first: Any, unit: str | None) -> np.ndarray:
+    """Times as the source shows them: `since` the `first` event of a window, a number or a timestamp."""
+    if not isinstance(first, np.datetime64):
+        return first + since
+    return first + np.rint(since * unit_in_nanoseconds(unit or "s")).astype("timedelta64[ns]")
