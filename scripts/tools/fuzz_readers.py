@@ -7,12 +7,10 @@ repeat it. The file that is being read lies in --out, so that even a crash leave
   python scripts/tools/fuzz_readers.py --minutes 3
 """
 
-import argparse
 import faulthandler
 import json
 import pickle
 import random
-import sys
 import time
 import traceback
 import warnings
@@ -20,17 +18,18 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import typer
 
 import ehd_hf
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.reading import read_events
 from ehd_hf.data.sequences import EventSequences, load_events
-from ehd_hf.data.sources import from_seismic, load_source
+from ehd_hf.data.sources import load_source
 from ehd_hf.data.tables import column_names
 from ehd_hf.data.windows import load_windows
 
@@ -74,8 +73,6 @@ def valid_files() -> dict[str, bytes]:
         "columns.json": json.dumps({"times": TIMES, "marks": MARKS}),
         "easytpp.json": json.dumps(EASYTPP),
         "easytpp.jsonl": "".join(json.dumps(row) + "\n" for row in EASYTPP),
-        "index.csv": "tweet_id,start_ind,end_ind\n7,1,3\n8,4,6\n",
-        "data.csv": "relative_time_second,number_of_followers\n0,5\n2,500\n3,9000\n0,1\n4,130\n9,2\n",
     }
     tables = {"long.parquet": pa.Table.from_pylist(ROWS), "easytpp.parquet": pa.Table.from_pylist(EASYTPP)}
     binary = {f"hawkes{protocol}.pkl": pickle.dumps(HAWKES, protocol) for protocol in (0, 2, 4)}
@@ -171,7 +168,7 @@ def _strange_table(content: bytes, draw: random.Random) -> bytes:
 # --- reading
 
 
-def readers(file: Path, valid: dict[str, bytes]) -> dict[str, Callable[[], Any]]:
+def readers(file: Path) -> dict[str, Callable[[], Any]]:
     """Everything that may be asked to read this file, also as the only split in a folder."""
     folder = file.parent / "folder"
     split = (folder / "sequences" if file.name == "export.parquet" else folder) / f"train{file.suffix}"
@@ -187,10 +184,6 @@ def readers(file: Path, valid: dict[str, bytes]) -> dict[str, Callable[[], Any]]
         "load_windows": lambda: load_windows(file, "1-2").sequences,
         "load_windows of a folder": lambda: load_windows(folder, "1-2").sequences,
     }
-    if file.name in ("index.csv", "data.csv"):
-        for name in {"index.csv", "data.csv"} - {file.name}:
-            (file.parent / name).write_bytes(valid[name])
-        calls["from_seismic"] = lambda: from_seismic(file.parent / "index.csv", file.parent / "data.csv")
     return calls
 
 
@@ -224,29 +217,28 @@ def unsound(sequences: EventSequences) -> str | None:
     return next((name for name, bad in checks.items() if bad), None)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=3, help="how long to go on")
-    parser.add_argument("--rounds", type=int, help="how many files to damage, instead of --minutes")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first round; each has the next")
-    parser.add_argument("--out", type=Path, help="folder for the file at hand; a temporary one if not given")
-    arguments = parser.parse_args()
+def main(
+    minutes: Annotated[float, typer.Option(help="how long to go on")] = 3.0,
+    rounds: Annotated[int | None, typer.Option(help="how many files to damage, instead of --minutes")] = None,
+    seed: Annotated[int, typer.Option(help="seed of the first round; each has the next")] = 0,
+    out: Annotated[Path | None, typer.Option(help="folder for the file at hand; a temporary one if not given")] = None,
+) -> None:
+    """Damage files and read them; ends with 1 if something is wrong."""
     faulthandler.enable()
     warnings.simplefilter("error")
     valid, counts, wrong = valid_files(), Counter[str](), Counter[str]()
-    until = time.monotonic() + 60 * arguments.minutes
-    seed = arguments.seed
+    until, first = time.monotonic() + 60 * minutes, seed
     with TemporaryDirectory() as temporary:
-        out = arguments.out or Path(temporary)
+        out = out or Path(temporary)
         out.mkdir(parents=True, exist_ok=True)
-        while time.monotonic() < until if arguments.rounds is None else seed < arguments.seed + arguments.rounds:
+        while time.monotonic() < until if rounds is None else seed < first + rounds:
             draw = random.Random(seed)
             (out / "seed").write_text(str(seed))
             name = draw.choice(sorted(valid))
             folder = out / name.replace(".", "_")
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(mutated(name, valid, draw))
-            for reader, read in readers(folder / name, valid).items():
+            for reader, read in readers(folder / name).items():
                 faulthandler.dump_traceback_later(TOO_LONG, exit=True)
                 result = outcome(read)
                 faulthandler.cancel_dump_traceback_later()
@@ -259,9 +251,9 @@ def main() -> int:
             seed += 1
     for what, count in wrong.most_common():
         print(f"{count:6} x {what}")
-    print(f"seeds {arguments.seed}..{seed - 1}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
-    return 1 if wrong else 0
+    print(f"seeds {first}..{seed - 1}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
+    raise typer.Exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -310,6 +310,7 @@ def train(
         raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
     _check_place(out)
     from .data.reading import Reading, read_events
+    from .files import read_rows
     from .training import recipe as fitting
 
     if config is not None and (history, future, minutes, seed) != (None, None, None, 0):
@@ -323,7 +324,7 @@ def train(
     threads = _set_threads(threads)
     _say("Planning ...", stderr=True)
     asked: dict[str, Any] = {"history": history, "future": future, "minutes": minutes, "seed": seed}
-    run, splits = fitting.prepare(out, read, events.name, plan=earlier and earlier.plan, **asked)
+    run, splits = fitting.prepare(out, read, events.name, plan=None if earlier is None else earlier.plan, **asked)
     if not (out / fitting.PLAN_FILE).is_file():
         if not json:
             _show(fitting.describe_plan(run, splits, findings), title=f"Plan for {out}")
@@ -340,10 +341,13 @@ def train(
     if dry_run:
         return DONE
     if run.finished:
-        return _show_verdict(out, events, run, fitting.read_results(out), json, "was trained before")
+        return _show_verdict(out, events, run, read_rows(out / fitting.RESULTS_FILE), json, "was trained before")
     try:
         with redirect_stdout(sys.stderr):  # what the stages say on their way is not the answer
-            shown = {"progress": not json and sys.stderr.isatty(), "announce": lambda text: _say(text, stderr=True)}
+            shown: dict[str, Any] = {
+                "progress": not json and sys.stderr.isatty(),
+                "announce": lambda text: _say(text, stderr=True),
+            }
             rows = fitting.carry_out(out, splits, run, threads=threads, **shown)
     except KeyboardInterrupt:
         _say(f"\ninterrupted. The same command goes on with {out}; only the last seconds are repeated.", stderr=True)

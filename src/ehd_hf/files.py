@@ -128,9 +128,6 @@ def locked(path: str | Path) -> Iterator[None]:
                     path.unlink()
 
 
-# --- rows
-
-
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
     """Rows of a JSON Lines file; none if there is no file. A last line cut short by a kill is left out."""
     path, rows = Path(path), []
@@ -164,9 +161,6 @@ def append_row(path: str | Path, row: Mapping[str, Any], *, allow_nan: bool = Fa
         except OSError:
             file.truncate(size)
             raise
-
-
-# --- parts
 
 
 def _beside(path: Path, state: str = "partial") -> Path:

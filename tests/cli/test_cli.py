@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from ehd_hf.cli import app
 from ehd_hf.data.synthetic import example_log
 from ehd_hf.data.windows import CropStore, WindowStore
+from ehd_hf.files import read_rows
 from ehd_hf.training import recipe as fitting
 from ehd_hf.training import recipe as planning
 from helpers import largest_file
@@ -157,7 +158,7 @@ def test_a_model_is_trained_judged_and_put_in_place(events, model):
     }
     run_record = json.loads((model / "plan.json").read_text())
     assert run_record["finished"] and run_record["reading"]["sequence"] == "service"
-    rows = fitting.read_results(model)
+    rows = read_rows(model / "results.jsonl")
     assert [row["model"] for row in rows if row["task"] == "mtpp"][-1] == "this model"
     config = json.loads((model / "config.json").read_text())
     assert (config["model_type"], config["share"], config["conditioning"]) == ("ranking_distiller", 0.7, "survival")
@@ -168,7 +169,7 @@ def test_a_model_is_trained_judged_and_put_in_place(events, model):
 def test_the_same_command_again_repeats_the_verdict_only(events, model):
     before = (model / "model.safetensors").stat().st_mtime_ns
     arguments = ["train", events, *COLUMNS, *TINY, "--out", model]
-    code = 0 if fitting.judge(fitting.read_results(model)).good else 1
+    code = 0 if fitting.judge(read_rows(model / "results.jsonl")).good else 1
     assert "was trained before" in run(*arguments, code=code).stdout
     answer = json.loads(run(*arguments, "--json", code=code).stdout)
     assert answer["good"] == (code == 0) and {row["task"] for row in answer["rows"]} == {"mtpp", "explain"}
@@ -201,7 +202,7 @@ def test_a_plan_repeats_a_run(events, model, tmp_path):
     plan = tmp_path / "plan.yaml"
     plan.write_text(yaml.safe_dump({"plan": saved["plan"], "reading": saved["reading"]}))
     arguments = ["train", events, "--config", plan, "--threads", "1", "--out", tmp_path / "again", "--yes"]
-    run(*arguments, code=0 if fitting.judge(fitting.read_results(model)).good else 1)
+    run(*arguments, code=0 if fitting.judge(read_rows(model / "results.jsonl")).good else 1)
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
     assert "Leave out --history" in words(run(*arguments, "--history", "6", code=2).stderr)
 
@@ -253,7 +254,7 @@ def test_an_interrupted_training_ends_with_the_same_weights(
     assert left and bool(left - {"step-00000000"}) == checkpoints
     refused = run("explain", tmp_path / "m", events, "--all", code=2)
     assert "not finished" in refused.stderr
-    code = 0 if fitting.judge(fitting.read_results(model)).good else 1
+    code = 0 if fitting.judge(read_rows(model / "results.jsonl")).good else 1
     run(*arguments, code=code)
     assert (tmp_path / "m" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
 
@@ -382,7 +383,7 @@ def test_a_bundled_model_explains_a_file(tmp_path):
 
 
 def test_the_part_a_model_has_not_seen_is_evaluated(events, model):
-    verdict = fitting.judge(fitting.read_results(model))
+    verdict = fitting.judge(read_rows(model / "results.jsonl"))
     result = run("evaluate", model, events, "--json", code=0 if verdict.good else 1)
     answer = json.loads(result.stdout)
     assert answer["split"] == "test" and answer["sentence"] == verdict.sentence and "has not seen" in result.stderr
@@ -559,7 +560,7 @@ def test_a_full_disk_while_training_loses_nothing(events, model, tmp_path, monke
     assert "no space left to write" in result.stderr
     assert (tmp_path / "m" / "training" / "point_process" / "training.json").is_file()
     assert not (tmp_path / "m" / "config.json").exists() and not list(tmp_path.rglob("*.partial"))
-    code = 0 if fitting.judge(fitting.read_results(model)).good else 1
+    code = 0 if fitting.judge(read_rows(model / "results.jsonl")).good else 1
     run(*arguments, code=code)
     assert (tmp_path / "m" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
 

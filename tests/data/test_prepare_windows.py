@@ -57,7 +57,6 @@ def test_the_card_of_a_known_source_is_found_by_name(run, tmp_path):
     ("arguments", "fragment"),
     [
         (["--pairs", "15x40"], "such as \"15-40\"; got '15x40'"),
-        (["--pairs", "0-4"], "future must be at least 1"),
         (["--pairs", "20-40"], "the longest has 9"),
         (["--time", "clock"], "no time column 'clock'; the columns are user, hour, action"),
         (["--card", "absent.yaml"], "absent.yaml"),
@@ -70,9 +69,3 @@ def test_user_errors_end_with_one_line_and_nothing_written(run, log, tmp_path, c
     message = capsys.readouterr().err
     assert stop.value.code == 2 and fragment in message and len(message.splitlines()) == 1
     assert list(tmp_path.iterdir()) == [log]
-
-
-def test_help_shows_an_example(run, capsys):
-    with pytest.raises(SystemExit):
-        run("--help")
-    assert "--pairs 15-40 25-50" in capsys.readouterr().out

@@ -678,7 +678,7 @@ BAD_PAIRS = {
     "an empty history": ([], PAIRS[5:], "history: it has no events"),
     "the future before the history": (PAIRS[5:], PAIRS[:5], "The future must not begin before the history ends"),
     "moments before the history": (STAMPED[5:], STAMPED[:5], "The future must not begin before the history ends"),
-    "moments and numbers": (STAMPED[:5], PAIRS[5:], "both have timestamps or both have numbers"),
+    "moments and numbers": (STAMPED[:5], PAIRS[5:], "both with timestamps or both with numbers"),
     "more futures": ([PAIRS[:5]], [PAIRS[5:], PAIRS[5:]], "one future per history.*got 1 histories, 2 futures"),
     "fewer futures": ([PAIRS[:5]] * 2, [PAIRS[5:]], "one future per history.*got 2 histories, 1 futures"),
     "an unknown mark": (PAIRS[:5], [(99.0, "outage")], "future: .*outage"),

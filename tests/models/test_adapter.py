@@ -162,7 +162,7 @@ def test_what_a_function_cannot_say_is_refused(adapted, use, said):
 
 
 def test_no_distiller_can_be_trained_on_a_function(adapted):
-    with pytest.raises(ValueError, match="has none. Explain with it by EHDDistiller.from_mtpp"):
+    with pytest.raises(ValueError, match="has none. Explain it by EHDDistiller.from_mtpp"):
         RankingDistillerModel.from_mtpp(adapted, history=5, future=3)
 
 
@@ -177,7 +177,10 @@ def test_survival_needs_its_function():
     [
         ({"log_prob": 7, "num_marks": 3}, "must be functions"),
         ({"log_prob": lambda *batch: batch[0]}, "num_marks=3"),
-        ({"log_prob": lambda *batch: batch[0], "num_marks": 3, "id2label": {0: "a"}}, "num_marks and id2label agree"),
+        (
+            {"log_prob": lambda *batch: batch[0], "num_marks": 3, "id2label": {0: "a"}},
+            "id2label must name the marks 0..2; got 1",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(arguments, said):

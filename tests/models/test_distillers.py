@@ -373,14 +373,14 @@ def saved(tmp_path_factory):
     return model, folder
 
 
-@pytest.mark.parametrize(("dropped", "part"), [("mtpp.", "its MTPP"), ("distill_head.", "weights")])
+@pytest.mark.parametrize(("dropped", "part"), [("mtpp.", "mtpp.amplitude"), ("distill_head.", "distill_head.bias")])
 def test_a_checkpoint_without_one_of_its_parts_is_refused(saved, tmp_path, dropped, part):
     weights = load_file(saved[1] / "model.safetensors")
     (tmp_path / "config.json").write_text((saved[1] / "config.json").read_text())
     kept = {name: value for name, value in weights.items() if not name.startswith(dropped)}
     save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
     for cls in (EHDDistillerModel, AutoModel):
-        with pytest.raises(ValueError, match=f"lacks {part} .*from_mtpp"):
+        with pytest.raises(ValueError, match=f"lacks {part}.*from_mtpp"):
             cls.from_pretrained(tmp_path)
 
 
@@ -405,7 +405,7 @@ def test_half_precision_leaves_the_time_scales_alone(saved):
         ({"epsilonn": 0.5}, "knows the keys .*epsilon.*got unknown epsilonn"),
         ({"num_heads": 3}, "attention_size must be a multiple of num_heads; got 32 and 3"),
         ({"num_heads": 0}, "num_heads must be at least 1; got 0"),
-        ({"hidden_size": 7}, "hidden_size must be even; got 7"),
+        ({"hidden_size": 7}, "hidden_size must be even.*got 7"),
         ({"hidden_size": 0}, "hidden_size must be at least 1; got 0"),
         ({"max_length": 0}, "max_length must be at least 1; got 0"),
         ({"history": 0}, "history must be at least 1; got 0"),

@@ -91,7 +91,7 @@ def our_way(model: EHDDistillerModel, window: Window) -> Any:
     """The same, all windows at once."""
     chosen, _ = model.distill(window)
     pair = torch.stack([~chosen, chosen]).to(window.times.dtype)
-    return chosen, *dppl_parts(model.mtpp, window, pair, rebuilder="compact").total
+    return chosen, *dppl_parts(model.mtpp, window, pair).total
 
 
 def answering(explainer: EHDDistiller, window: Window, **asked: Any) -> Callable[[], Any]:

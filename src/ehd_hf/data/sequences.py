@@ -78,27 +78,12 @@ class EventSequences:
 
     @classmethod
     def from_lists(
-        cls,
-        times: Sequence[Any],
-        marks: Sequence[Any],
-        *,
-        seq_ids: Sequence[Any] | None = None,
-        starts: Sequence[float] | np.ndarray | None = None,
-        **keywords: Any,
+        cls, times: Any, marks: Any, *, seq_ids: Any = None, starts: Any = None, **keywords: Any
     ) -> EventSequences:
-        """One list of times and one of marks per sequence; keywords as in `load_events`."""
-        columns: dict[str, Any] = {} if seq_ids is None else {"seq_id": list(seq_ids)}
-        try:
-            for name, lists in (("times", times), ("marks", marks)):
-                offsets = np.cumsum([0, *map(len, lists)])
-                columns[name] = pa.LargeListArray.from_arrays(offsets, np.concatenate(list(lists)))
-            if starts is not None:
-                columns["start"] = np.asarray(starts, dtype=np.float64)
-        except (TypeError, ValueError, pa.ArrowException) as error:
-            raise ValueError(
-                f"from_lists takes a list of times and one of marks per sequence, at least one; got {error}. Use "
-                "load_events for other forms."
-            ) from error
+        """One list of times and one of marks per sequence, perhaps their ids and starts; keywords of `load_events`."""
+        columns: dict[str, Any] = {"times": list(map(list, times)), "marks": list(map(list, marks))}
+        columns |= {} if seq_ids is None else {"seq_id": list(seq_ids)}
+        columns |= {} if starts is None else {"start": np.asarray(starts, dtype=np.float64)}
         return load_events(columns, start=None if starts is None else "start", **keywords)
 
     def __len__(self) -> int:
@@ -142,28 +127,18 @@ class EventSequences:
         """(N,) time since the event before; 0 for the first of a sequence whose start is unknown."""
         return self.times - self.previous_times()
 
-    def timestamps(self, index: int | None = None) -> np.ndarray | None:
-        """Timestamps of one sequence's events, or of all, as datetime64[ns], exact to the microsecond; None if times
-        were numbers."""
+    def shown_times(self, index: int | None = None) -> np.ndarray:
+        """Times of one sequence's events, or of all, as the source gives them: numbers, or timestamps exact to
+        the microsecond."""
+        times = self.times if index is None else self[index][0]
         if self.epochs is None:
-            return None
-        times, epochs = self.times, np.repeat(self.epochs, self.lengths) if index is None else self.epochs[index]
-        times = times if index is None else self[index][0]
+            return times if self.resolution is None else np.floor(times / self.resolution) * self.resolution
+        epochs = np.repeat(self.epochs, self.lengths) if index is None else self.epochs[index]
         # float64 is exact to the microsecond for decades, so rounding restores the source's timestamps.
         unit = unit_in_nanoseconds(self.time_unit or "s")
         timestamps = epochs + np.rint(times * (unit / 1000)).astype("timedelta64[us]").astype("timedelta64[ns]")
-        if self.resolution is None:
-            return timestamps
-        step = round(self.resolution * unit)
+        step = 1 if self.resolution is None else round(self.resolution * unit)
         return (timestamps.astype(np.int64) // step * step).astype("datetime64[ns]")
-
-    def shown_times(self, index: int | None = None) -> np.ndarray:
-        """Times of one sequence's events, or of all, as the source gives them: timestamps, or numbers."""
-        timestamps = self.timestamps(index)
-        if timestamps is not None:
-            return timestamps
-        times = self.times if index is None else self[index][0]
-        return times if self.resolution is None else np.floor(times / self.resolution) * self.resolution
 
     def select(self, indices: Sequence[int] | np.ndarray) -> EventSequences:
         """The sequences at `indices`, in that order."""

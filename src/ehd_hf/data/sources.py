@@ -1,4 +1,4 @@
-"""Public data sets as people find them: EasyTPP rows, Neural Hawkes pickles, SEISMIC tables -> event sequences.
+"""Public data sets as people find them: EasyTPP rows, Neural Hawkes pickles, exported windows -> event sequences.
 
 `load_source` recognises the layout of a path, or of a data set on the Hub; everything it reads goes through
 `sequences.load_splits`.
@@ -11,7 +11,7 @@ import os
 import pickle
 import pickletools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,10 @@ import pyarrow as pa
 from huggingface_hub import snapshot_download
 
 from ..hub.fetch import hub_errors
-from .sequences import SPLIT_NAMES, EventSequences, load_events, load_splits, split_files
+from .sequences import SPLIT_NAMES, EventSequences, load_splits, split_files
 from .tables import read_table, reason_of
 
 PICKLES = (".pkl", ".pickle")
-FOLLOWER_CLASSES = (120, 1363)  # the boundaries of Retweet's three marks
 _EASYTPP = {"time_since_start", "type_event"}
 
 
@@ -33,12 +32,10 @@ def load_source(path: str | Path, *, revision: str | None = None, **keywords: An
     """The splits of a data set, with one shared mark vocabulary; a source without splits is the split train.
 
     Args:
-        path: a file or a folder: EasyTPP rows (JSON, JSONL, Parquet), Neural Hawkes pickles, SEISMIC (`index.csv` and
-            `data.csv`), what `export_windows` writes, or anything `load_splits` reads; or the Hub id of a data set
-            that holds one of these.
+        path: a file or a folder: EasyTPP rows (JSON, JSONL, Parquet), Neural Hawkes pickles, what `export_windows`
+            writes, or anything `load_splits` reads; or the Hub id of a data set that holds one of these.
         revision: branch, tag or commit of a data set on the Hub.
-        keywords: as in `load_events`. The layouts named above know their columns; id2label, num_marks, time_unit and
-            sort stay open.
+        keywords: as in `load_events`; EasyTPP rows, pickles and exports know their columns.
     """
     if not os.path.exists(path) and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
         path = _download(str(path), revision)
@@ -52,8 +49,6 @@ def load_source(path: str | Path, *, revision: str | None = None, **keywords: An
         return _load_export(path / "sequences", keywords)
     if any(file.suffix in PICKLES for file in files):
         return from_neural_hawkes(path, **keywords)
-    if {"index.csv", "data.csv"} <= {file.name for file in files}:
-        return {"train": from_seismic(path / "index.csv", path / "data.csv", **keywords)}
     tables = {split: read_table(file) for split, file in split_files(path).items()}
     if all(_EASYTPP <= set(table.column_names) for table in tables.values()):
         return _load_easytpp(tables, keywords)
@@ -88,17 +83,13 @@ def _known_folder(folder: Path) -> dict[str, Any]:
     """What two folders of Parquet splits cannot say themselves: keywords of `load_splits`."""
     name = folder.resolve().name
     if name == "stackoverflow" and (folder / "badges.csv").is_file():
-        badges = _read_columns(folder / "badges.csv", "id", "badge")
-        labels = {int(number) - 1: text.strip() for number, text in zip(*badges, strict=True)}
+        rows = (row.values() for row in read_table(folder / "badges.csv").to_pylist())
+        labels = {number - 1: badge.strip() for number, badge, *_ in rows}
         return {"id2label": labels, "time_unit": "1e6 s"}
     if name == "retweet_seismic738_segments":
-        return {"id2label": _follower_labels(FOLLOWER_CLASSES), "time_unit": "s"}
+        labels = {0: "under 120 followers", 1: "120 to 1,362 followers", 2: "1,363 followers or more"}
+        return {"id2label": labels, "time_unit": "s"}
     return {}
-
-
-def _follower_labels(classes: Sequence[int]) -> dict[int, str]:
-    between = [f"{low:,} to {high - 1:,} followers" for low, high in zip(classes[:-1], classes[1:], strict=True)]
-    return dict(enumerate([f"under {classes[0]:,} followers", *between, f"{classes[-1]:,} followers or more"]))
 
 
 def from_easytpp(rows: Iterable[Mapping[str, Any]], **keywords: Any) -> EventSequences:
@@ -129,40 +120,6 @@ def from_neural_hawkes(path: str | Path, **keywords: Any) -> dict[str, EventSequ
     return _load_easytpp({split: read_table(sequences) for split, sequences in rows.items()}, keywords)
 
 
-def from_seismic(
-    index: str | Path, data: str | Path, *, follower_classes: Sequence[int] = FOLLOWER_CLASSES, **keywords: Any
-) -> EventSequences:
-    """Retweet cascades of the SEISMIC release, times in seconds since the original tweet (the first event, at 0).
-
-    Args:
-        index: CSV, one cascade per row: `tweet_id`; `start_ind`, `end_ind`, its rows in `data` from 1, inclusive.
-        data: CSV, one (re)tweet per row: `relative_time_second`, `number_of_followers`.
-        follower_classes: increasing boundaries; mark m has at least follower_classes[m - 1] followers and fewer than
-            follower_classes[m].
-    """
-    classes = np.asarray(follower_classes)
-    if classes.ndim != 1 or not len(classes) or (np.diff(classes) <= 0).any():
-        raise ValueError(f"follower_classes must be increasing boundaries; got {follower_classes}. Try (120, 1363).")
-    tweets, first, last = _read_columns(index, "tweet_id", "start_ind", "end_ind")
-    times, followers = _read_columns(data, "relative_time_second", "number_of_followers")
-    whole = (first == np.floor(first)) & (last == np.floor(last))
-    for bad in np.flatnonzero(~(whole & (first >= 1) & (first <= last) & (last <= len(times))))[:1]:
-        raise ValueError(
-            f"start_ind and end_ind must be rows 1..{len(times)} of {data}; got {first[bad]}..{last[bad]} for tweet "
-            f"{tweets[bad]}. Check that both files belong to the same release."
-        )
-    offsets = np.concatenate([[0], np.cumsum(last - first + 1)]).astype(np.int64)
-    rows = np.arange(offsets[-1]) + np.repeat(first.astype(np.int64) - 1 - offsets[:-1], np.diff(offsets))
-    columns = {
-        "seq_id": tweets,
-        "times": pa.LargeListArray.from_arrays(offsets, times[rows]),
-        "marks": pa.LargeListArray.from_arrays(offsets, np.searchsorted(classes, followers, side="right")[rows]),
-        "start": np.zeros(len(tweets)),
-    }
-    known: dict[str, Any] = {"id2label": _follower_labels(classes.tolist()), "time_unit": "s"}
-    return load_events(columns, start="start", **(known | _open(keywords)))
-
-
 def with_jitter(sequences: EventSequences, *, seed: int) -> EventSequences:
     """Whole-number times spread uniformly over their unit, each sequence sorted again (marks move along).
 
@@ -175,31 +132,6 @@ def with_jitter(sequences: EventSequences, *, seed: int) -> EventSequences:
     owner = np.repeat(np.arange(len(sequences)), sequences.lengths)
     order = np.lexsort((times, owner))
     return replace(sequences, times=times[order], marks=sequences.marks[order])
-
-
-def _read_columns(path: str | Path, *names: str) -> list[np.ndarray]:
-    """Columns of a CSV file: numbers, none of them missing, and badges."""
-    table = read_table(path)
-    table = table.rename_columns([name.strip() for name in table.column_names])
-    if set(names) - set(table.column_names):
-        raise ValueError(
-            f"{path} must have the columns {', '.join(names)}; got {', '.join(table.column_names)}. Check that files "
-            "are not swapped, and that the header is there."
-        )
-    columns = [table[name].to_numpy() for name in names]
-    for name, values in zip(names, columns, strict=True):
-        if name != "badge" and not (values.dtype.kind in "iuf" and np.isfinite(values).all()):
-            raise ValueError(f"column {name} of {path} must hold numbers; got a row without one. Correct it.")
-    return columns
-
-
-def _open(keywords: dict[str, Any]) -> dict[str, Any]:
-    if taken := keywords.keys() - {"id2label", "num_marks", "time_unit", "sort"}:
-        raise ValueError(
-            f"this layout knows its columns; got {', '.join(sorted(taken))}. Leave it out: only id2label, num_marks, "
-            "time_unit and sort may be given."
-        )
-    return keywords
 
 
 def _load_easytpp(tables: Mapping[str, pa.Table], keywords: dict[str, Any]) -> dict[str, EventSequences]:
@@ -221,7 +153,7 @@ def _load_easytpp(tables: Mapping[str, pa.Table], keywords: dict[str, Any]) -> d
         for bad in [count for count in declared if type(count) not in (int, float) or not 1 <= count < np.inf][:1]:
             raise ValueError(f"dim_process must be a number of marks; got {bad!r:.80}. Pass num_marks.")
         keywords = {"num_marks": int(max(declared)), **keywords}
-    return load_splits(columns, start="start", **_open(keywords))
+    return load_splits(columns, start="start", **keywords)
 
 
 def _easytpp_starts(table: pa.Table, split: str) -> np.ndarray:

@@ -27,20 +27,14 @@ _NOTHING = 1e-9
 
 
 class Answer(NamedTuple):
-    """What was found and measured in B windows, by columns.
+    """What was found and measured in B windows, by columns."""
 
-    history, distill_mask, scores: (B, L), the first True where there is an event.
-    curve: (B, L + 1), dppl_left of the order's prefixes as far as they were evaluated, inf elsewhere; None if not.
-    values: (B,) each, in double precision, named as in `Explanation`.
-    judged: B each, named as in `Explanation`.
-    """
-
-    history: Tensor
-    distill_mask: Tensor
-    scores: Tensor
-    curve: Tensor | None
-    values: dict[str, Tensor]
-    judged: dict[str, list[Any]]
+    history: Tensor  # (B, L), True where there is an event
+    distill_mask: Tensor  # (B, L)
+    scores: Tensor  # (B, L)
+    curve: Tensor | None  # (B, L + 1) dppl_left of the prefixes that were evaluated, inf elsewhere
+    values: dict[str, Tensor]  # (B,) each, in double precision, named as in `Explanation`
+    judged: dict[str, list[Any]]  # B each, named as in `Explanation`
 
     def columns(self) -> dict[str, list[Any]]:
         """What an `Explanation` takes over under the same name, B each."""
@@ -203,7 +197,7 @@ class Certifier:
         """The values of an explanation, (B,) each: of what is left, of what is distilled, and of nothing."""
         history = window.history
         sets = torch.stack([history & ~distill_mask, distill_mask, torch.zeros_like(history)]).to(window.times.dtype)
-        drops = dppl_parts(mtpp, window.to(mtpp.dtype), sets, conditioning=question.conditioning, rebuilder="compact")
+        drops = dppl_parts(mtpp, window.to(mtpp.dtype), sets, conditioning=question.conditioning)
         left, distilled, empty = drops.total
         return {
             "dppl_left": left,

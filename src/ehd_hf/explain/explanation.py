@@ -36,8 +36,7 @@ FIELDS |= {"time_unit": "string"}
 
 
 class Windows(NamedTuple):
-    """W windows to explain, the times of their flat events as the source shows them (N,), and the names of their
-    sequences (W,)."""
+    """W windows, the times of their flat events as the source shows them (N,), names of their sequences (W,)."""
 
     spans: Spans
     shown: np.ndarray
@@ -79,67 +78,43 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Intensity:
-    """The intensity along a window, in events per `time_unit`, with and without the distilled events.
+    """The intensity along a window, in events per `time_unit`, with and without the distilled events."""
 
-    Args:
-        times: (Q,) as the source writes times; the time of an event stands twice, before and after it.
-        whole, left: (Q,) intensity of all marks together, given every event before, and without the distilled ones.
-        split: how many of the points lie in the history.
-        marks: names of M marks of the future that have curves of their own.
-        whole_by_mark, left_by_mark: (M, Q).
-    """
-
-    times: np.ndarray
-    whole: np.ndarray
-    left: np.ndarray
-    split: int
-    marks: tuple[str, ...]
-    whole_by_mark: np.ndarray
-    left_by_mark: np.ndarray
+    times: np.ndarray  # (Q,) as the source writes times; the time of an event stands twice, before and after it
+    whole: np.ndarray  # (Q,) of all marks together, given every event before
+    left: np.ndarray  # (Q,) the same without the distilled events
+    split: int  # how many of the points lie in the history
+    marks: tuple[str, ...]  # M marks of the future that have curves of their own
+    whole_by_mark: np.ndarray  # (M, Q)
+    left_by_mark: np.ndarray  # (M, Q)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why the future happened, as far as a trained point process can say.
+    """Why the future happened, as far as a trained point process can say."""
 
-    Args:
-        history, future: events of H_f and x_o.
-        distill_mask: for each history event, whether it is part of the explanation H_d.
-        dppl_left: perplexity drop when the distilled events are removed (eq. 4): very negative if they matter.
-        dppl_distilled: perplexity drop when only they remain: near 0 or above if they suffice.
-        dppl_empty: perplexity drop when the whole history is removed: what it explains.
-        dppl_left_time, dppl_left_mark: the parts of dppl_left that the future's times and its marks lose.
-        epsilon, share, size, delta, conditioning: what was asked, as in `Question`.
-        status: "explained"; "explains_nothing" (the future is as likely without the history, or more) or "infeasible"
-            (no set that was tried meets the target): H_d is then the set tried that lowers dppl most.
-        one_minimal: no single event can be dropped without missing the target; None if that was not checked.
-        curve: dppl_left when the first 0, 1, ... events in the order of their scores are distilled; None if they were
-            not evaluated (refine="none").
-        seq_id, window: name of the sequence, if it has one, and position of the window's first event in it.
-        time_unit: unit of numeric times, if known.
-        intensity: the curves of a picture, if they were asked for (`explain(..., intensities=True)`).
-    """
-
-    history: tuple[Event, ...]
-    future: tuple[Event, ...]
-    distill_mask: tuple[bool, ...]
-    dppl_left: float
-    dppl_distilled: float
-    dppl_empty: float
-    dppl_left_time: float
-    dppl_left_mark: float
-    epsilon: float | None = None
+    history: tuple[Event, ...]  # H_f
+    future: tuple[Event, ...]  # x_o
+    distill_mask: tuple[bool, ...]  # for each history event, whether it is part of the explanation H_d
+    dppl_left: float  # perplexity drop without the distilled events (eq. 4): very negative if they matter
+    dppl_distilled: float  # perplexity drop when only they remain: near 0 or above if they suffice
+    dppl_empty: float  # perplexity drop without any history: what it explains
+    dppl_left_time: float  # the part of dppl_left that the future's times lose
+    dppl_left_mark: float  # and the part that its marks lose
+    epsilon: float | None = None  # what was asked, as in `Question`
     share: float | None = None
     size: int | None = None
     delta: float | None = None
+    # "explains_nothing": the future is as likely without the history, or more; "infeasible": no set that was tried
+    # meets the target. H_d is then the set tried that lowers dppl most.
     status: Status = "explained"
-    one_minimal: bool | None = None
-    curve: tuple[float, ...] | None = None
+    one_minimal: bool | None = None  # no single event can be dropped without missing the target; None: not checked
+    curve: tuple[float, ...] | None = None  # dppl_left of the first 0, 1, ... events by score; None if refine="none"
     conditioning: str = "paper"
-    seq_id: Any = None
-    window: int = 0
-    time_unit: str | None = None
-    intensity: Intensity | None = field(default=None, compare=False, repr=False)
+    seq_id: Any = None  # name of the sequence, if it has one
+    window: int = 0  # position of the window's first event in it
+    time_unit: str | None = None  # unit of numeric times, if known
+    intensity: Intensity | None = field(default=None, compare=False, repr=False)  # if asked for: intensities=True
 
     @property
     def distilled(self) -> tuple[Event, ...]:

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from safetensors.torch import save
 from tqdm.auto import tqdm
 
 from .. import __version__
@@ -101,22 +102,17 @@ def explain_many(
         scores: also write `score`, an entry for each history event.
         columns: names of the columns sequence, time and mark, where they are not the usual ones; `time_format`.
         asked: epsilon, share, size, delta, refine as in `EHDDistiller.question`.
-
-    Example:
-
-    ```python
-    >>> explain_many(explainer, "events.parquet", "answers")
-    >>> pandas.read_parquet("answers")
-    ```
     """
     out, work, question = Path(out), work or Work(), explainer.question(**asked)
     is_file = out.suffix != ""
     if is_file and out.suffix not in EXPLANATION_FILES:
         raise ValueError(f"answers go to a file that ends in {', '.join(EXPLANATION_FILES)}, or a folder; got {out}.")
     cut = _Cut(explainer, source, columns or {}, windows, (future, history), whole=is_file)
+    # What the solver is, and its settings as far as they can be written down.
+    solver = {name: value for name, value in vars(explainer.solver).items() if isinstance(value, int | float | str)}
     request = {"question": asdict(question), "windows": windows, "future": cut.future, "history": cut.history}
-    request |= {"scores": scores, "rows_per_file": work.rows_per_file, "columns": cut.columns}
-    request |= {"solver": _solver(explainer), "model": _model_digest(explainer), "version": __version__}
+    request |= {"scores": scores, "rows_per_file": work.rows_per_file, "columns": cut.columns, "version": __version__}
+    request |= {"solver": [type(explainer.solver).__name__, solver], "model": _model_digest(explainer)}
     request |= {"source": _identity(source, cut.head)}
     if not is_file and (done := _settle(out, request, work.rank)) is not None:
         return done
@@ -191,13 +187,7 @@ class _Cut:
     """
 
     def __init__(
-        self,
-        explainer: EHDDistiller,
-        source: Any,
-        columns: Mapping[str, str | None],
-        slides: bool,
-        size: tuple[Any, Any],
-        whole: bool,
+        self, explainer: EHDDistiller, source: Any, columns: Any, slides: bool, size: Any, whole: bool
     ) -> None:
         self.explainer, self.source, self.slides, self.whole = explainer, source, slides, whole
         self.columns = {role: name for role, name in columns.items() if name is not None}
@@ -219,7 +209,7 @@ class _Cut:
             reading = explainer.read(head, **self.columns).reading
             self.columns = {role: getattr(reading, role) for role in ("sequence", "time", "mark", "time_format")}
         elif "seq_id" in head.column_names:
-            self.columns.setdefault("sequence", "seq_id")
+            self.columns = {"sequence": "seq_id"} | self.columns
 
     def _tables(self) -> Iterator[pa.Table]:
         text = [self.columns[role] for role in ("sequence", "mark") if self.columns.get(role) is not None]
@@ -332,26 +322,23 @@ def _write_part(path: Path, request: dict[str, Any], table: pa.Table) -> None:
 
 
 @contextmanager
-def _appending(out: Path) -> Iterator[Callable[[pa.Table], None]]:
+def _appending(out: Path) -> Iterator[Callable[[pa.Table], Any]]:
     """A function that adds tables to one file, which appears when all are written."""
-    writer: Any = None
-    with replaced_when_done(out) as unfinished, ExitStack() as opened:
+    with replaced_when_done(out) as unfinished, open(unfinished, "wb") as file, ExitStack() as opened:
+        parquet: Any = None
 
         def append(table: pa.Table) -> None:
-            nonlocal writer
-            is_first = writer is None
+            nonlocal parquet
             if out.suffix == ".parquet":
-                writer = writer or opened.enter_context(pq.ParquetWriter(unfinished, table.schema, compression="zstd"))
-                writer.write_table(table)
-                return
-            writer = writer or opened.enter_context(open(unfinished, "w", encoding="utf-8", newline=""))
-            if out.suffix == ".jsonl":
-                writer.writelines(json.dumps(row, default=str) + "\n" for row in table.to_pylist())
-                return
-            frame = table.to_pandas()
-            for name in (name for name in table.column_names if pa.types.is_list(table[name].type)):
-                frame[name] = ["; ".join(map(str, values)) for values in frame[name]]
-            frame.to_csv(writer, index=False, header=is_first)
+                parquet = parquet or opened.enter_context(pq.ParquetWriter(file, table.schema, compression="zstd"))
+                parquet.write_table(table)
+            elif out.suffix == ".jsonl":
+                file.writelines(f"{json.dumps(row, default=str)}\n".encode() for row in table.to_pylist())
+            else:
+                frame = table.to_pandas()
+                for name in (name for name in table.column_names if pa.types.is_list(table[name].type)):
+                    frame[name] = ["; ".join(map(str, values)) for values in frame[name]]
+                file.write(frame.to_csv(index=False, header=file.tell() == 0).encode())
 
         yield append
 
@@ -389,34 +376,27 @@ def _put(path: Path, value: Any, rank: int) -> None:
     mine.replace(path)
 
 
-def _solver(explainer: EHDDistiller) -> Any:
-    """Its name and its settings, as far as they can be written down."""
-    plain = {name: value for name, value in vars(explainer.solver).items() if isinstance(value, int | float | str)}
-    return [type(explainer.solver).__name__, plain]
-
-
 def _model_digest(explainer: EHDDistiller) -> str:
     """Twelve letters that change with any weight or setting of the model."""
     settings = explainer.model.config.to_dict() | {"transformers_version": None, "_name_or_path": None}
-    digest = hashlib.sha256(json.dumps(settings, default=str).encode())
-    for name, tensor in sorted(explainer.model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:12]
+    weights = {name: tensor.detach().cpu().clone() for name, tensor in explainer.model.state_dict().items()}
+    return _digest(json.dumps(settings, default=str).encode() + save(weights))
 
 
 def _identity(source: Any, head: pa.Table) -> Any:
     """What tells a source from others without reading all of it: sizes, beginnings and ends."""
-    if isinstance(source, str | Path):
-        return [[path.name, path.stat().st_size, _ends_digest(path)] for path in data_files(Path(source))]
-    size = None if is_streamed(source) else len(source)
-    rows = hashlib.sha256(json.dumps(head.slice(0, 10).to_pylist(), default=str).encode()).hexdigest()[:12]
-    return [source.info.dataset_name, source.info.config_name, str(source.split), size, rows]
+    if not isinstance(source, str | Path):
+        rows = json.dumps(head.slice(0, 10).to_pylist(), default=str).encode()
+        size = None if is_streamed(source) else len(source)
+        return [source.info.dataset_name, source.info.config_name, str(source.split), size, _digest(rows)]
+    identity = []
+    for path in data_files(Path(source)):
+        with open(path, "rb") as file:
+            begin, size = file.read(2**16), path.stat().st_size
+            file.seek(max(0, size - 2**16))
+            identity.append([path.name, size, _digest(begin + file.read())])
+    return identity
 
 
-def _ends_digest(path: Path, at_most: int = 2**16) -> str:
-    with open(path, "rb") as file:
-        digest = hashlib.sha256(file.read(at_most))
-        file.seek(max(0, path.stat().st_size - at_most))
-        digest.update(file.read())
-    return digest.hexdigest()[:12]
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
