@@ -16,7 +16,7 @@ def marked_slow(file):
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     return {
-        node.name: any(ast.unparse(one) == "pytest.mark.slow" for one in node.decorator_list) for node in functions
+        node.name: any(ast.unparse(mark) == "pytest.mark.slow" for mark in node.decorator_list) for node in functions
     }
 
 
