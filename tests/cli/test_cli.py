@@ -522,8 +522,8 @@ def test_a_bad_question_is_refused_with_code_2(events, model, tmp_path, monkeypa
     "name, said",
     [
         ("incident", "No model called 'incident'.*Did you mean 'incidents'"),
-        ("deep/er/path", "not a folder with config.json"),
-        (".", "not a folder with config.json"),
+        ("deep/er/path", "no folder of a model"),
+        (".", "no folder of a model"),
     ],
 )
 def test_a_model_that_is_none_is_refused(events, tmp_path, monkeypatch, name, said):
