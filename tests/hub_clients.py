@@ -183,7 +183,9 @@ def save_portable(folder: Path) -> list[str]:
     from ehd_hf.models.point_process import MTPPModel
 
     def kinds(base: Any) -> list[str]:
-        return sorted(kind.config_class.model_type for kind in base.__subclasses__() if kind.config_class.model_type)
+        subclasses = base.__subclasses__()
+        names = {name for cls in subclasses for name in (cls.config_class.model_type, *kinds(cls)) if name}
+        return sorted(names)
 
     torch.manual_seed(0)
     models = {kind: AutoModel.from_config(AutoConfig.for_model(kind, num_marks=6)) for kind in kinds(MTPPModel)}

@@ -16,15 +16,11 @@ from pathlib import Path
 from typing import Any
 
 EXAMPLE = """examples:
-  python scripts/paper/evaluate.py --model runs/so --data data/stackoverflow --pair 15-40
-  python scripts/paper/evaluate.py --model runs/seed0 runs/seed1 runs/seed2 --data simulated:delayed --out rows.jsonl
-  python scripts/paper/evaluate.py --tasks distiller --model runs/ehd --data data/stackoverflow --split test_sampled
+  python scripts/paper/evaluate.py --model runs/seed0 runs/seed1 --data simulated:delayed --out rows.jsonl
   python scripts/paper/evaluate.py --tasks ehed emhd --solvers greedy_search random_distillation --model runs/ehd \\
       --data data/stackoverflow --split test_sampled --limit 1000 --out rows.jsonl
-  python scripts/paper/evaluate.py --tasks case_study --model runs/ehd --data data/stackoverflow --out rows.jsonl
-  python scripts/paper/evaluate.py --task explain --model runs/ranking --data data/stackoverflow \\
+  python scripts/paper/evaluate.py --task explain --model stackoverflow-15-40 --data data/stackoverflow \\
       --split test_sampled --first 1000 --share 0.7 --solvers distiller+prune greedy_search+drop
-  python scripts/paper/evaluate.py --task causes --model runs/ranking --data simulated:delayed --solvers greedy_search
 Rows that --out already has for the same weights, events and windows are not computed again, and each row is written
 as soon as it is computed: a run that was stopped continues."""
 # Module of scripts/paper/tasks that finds the rows of each task; tasks of different modules do not mix.

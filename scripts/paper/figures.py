@@ -11,9 +11,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from ehd_hf.present.picture import COLOURS, STYLE, save_figure
@@ -169,76 +167,35 @@ def sizes_plot(along: Sequence[tuple[Any, Sequence[int], Sequence[int]]]) -> Fig
 
 @plot
 def size_time_plot(rows: Rows) -> Figure:
-    """Size of the sets that meet a target against the time they take, a labelled point per method; recency is a line
-    too, since a method above it explains nothing.
+    """Size of the sets that meet a target, and the time they take, a line per method, the smallest sets on top.
+    Distillers are filled, recency is a diamond and a line, since a method right of it explains nothing.
 
     Args:
         rows: of `answers.compare`, a setting's: `solver`, `size` with `_low` and `_high`, `seconds_per_window`.
     """
-    figure = new_figure(height=3.7)
-    axes = figure.subplots()
-    seconds, size, low, high = _values(rows, "seconds_per_window", "size", "size_low", "size_high")
-    for row, x, y, below, above in zip(rows, seconds, size, low, high, strict=True):
-        look = _look(row["solver"])
-        axes.vlines(x, below, above, color=look["edgecolor"], linewidth=1, zorder=2)
-        axes.scatter(x, y, s=38, zorder=3, **look)
-        if row["solver"] == "recency":
-            axes.axhline(y, color="#777777", linewidth=0.9, linestyle=(0, (5, 3)), zorder=1)
-    axes.set(xscale="log", xlabel="time per window", ylabel="events in the explanation")
-    axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.margins(x=0.12, y=0.16)
-    first, last = np.log10(axes.get_xlim())
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if last - first < 2.5 else (1,)))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
-    axes.text(0.012, 0.025, "↙ smaller, faster", transform=axes.transAxes, color="#777777", fontsize=8)
-    figure.suptitle(" ", fontsize=STYLE["axes.titlesize"])  # keeps the room of a title
-    figure.draw_without_rendering()  # settles the layout: from here on pixels keep their meaning
-    figure.set_layout_engine("none")
-    around = 5 * figure.dpi / 72
-    bottom, top = (axes.transData.transform(np.stack([seconds, end], axis=1)) for end in (low, high))
-    drawn = [item.get_window_extent().padded(1).extents for item in (*axes.texts, *axes.get_lines())]
-    taken = np.concatenate([np.concatenate([bottom - around, top + around], axis=1), np.array(drawn)])
-    _label_points(figure, axes, np.stack([seconds, size], axis=1), [str(row["solver"]) for row in rows], taken)
+    ordered = sorted(rows, key=lambda row: -row["size"])
+    figure, place = new_figure(height=0.9 + 0.21 * len(rows)), np.arange(len(rows))
+    sizes, times = figure.subplots(1, 2, sharey=True)
+    size, low, high, seconds = _values(ordered, "size", "size_low", "size_high", "seconds_per_window")
+    for y, row in enumerate(ordered):
+        name = str(row["solver"])
+        colour = COLOURS[6] if name == "recency" else COLOURS[1] if name.startswith("distiller") else COLOURS[0]
+        face = "white" if colour == COLOURS[0] else colour
+        look: Any = {"facecolor": face, "edgecolor": colour, "marker": "D" if name == "recency" else "o", "zorder": 3}
+        sizes.hlines(y, low[y], high[y], color=colour, linewidth=1.2, zorder=2)
+        sizes.scatter(size[y], y, s=30, **look)
+        times.scatter(seconds[y], y, s=30, **look)
+        if name == "recency":
+            sizes.axvline(size[y], color="#777777", linewidth=0.9, linestyle=(0, (5, 3)), zorder=1)
+    sizes.set_yticks(place, [str(row["solver"]) for row in ordered])
+    sizes.set(xlabel="events in the explanation", ylim=(-0.6, len(rows) - 0.4))
+    times.set(xlabel="time per window", xscale="log")
+    times.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    times.xaxis.set_major_formatter(EngFormatter(unit="s"))
+    times.xaxis.set_minor_formatter(NullFormatter())
+    for axes in (sizes, times):
+        axes.grid(axis="y", visible=False)
     return figure
-
-
-def _look(method: str) -> dict[str, Any]:
-    """Distillers filled, recency a diamond, the others hollow: they differ without colour too."""
-    if method == "recency":
-        return {"facecolor": COLOURS[6], "edgecolor": COLOURS[6], "marker": "D"}
-    colour = COLOURS[1] if method.startswith("distiller") else COLOURS[0]
-    return {"facecolor": colour if method.startswith("distiller") else "white", "edgecolor": colour, "marker": "o"}
-
-
-def _label_points(figure: Figure, axes: Axes, points: np.ndarray, names: Sequence[str], taken: np.ndarray) -> None:
-    """Write `names` beside `points` (n, 2), each in the nearest place around its point where it covers nothing that is
-    `taken` (m, 4), boxes in pixels; further away, with a line to it."""
-    pixel = figure.dpi / 72
-    turns = np.deg2rad([0, 180, 90, 270, 30, 150, 330, 210])
-    sides = np.round(np.stack([np.cos(turns), np.sin(turns)], axis=1), 3)
-    reach = np.repeat([8, 15, 23, 33, 45, 60], len(sides))[:, None]
-    steps = reach * pixel * np.tile(sides, (6, 1))  # (p, 2): places to try, the nearest first
-    arrow = {"arrowstyle": "-", "color": "#999999", "linewidth": 0.7, "shrinkA": 1, "shrinkB": 4}
-    middle = {"textcoords": "offset points", "ha": "center", "va": "center", "fontsize": 8, "zorder": 4}
-    for at, point, name in zip(axes.transData.transform(points), points, names, strict=True):
-        text = axes.annotate(name, point, (0, 0), arrowprops=arrow, **middle)
-        size = Text.get_window_extent(text)
-        half = np.array([size.width, size.height]) / 2
-        centres = at + steps + np.sign(steps) * half
-        boxes = np.concatenate([centres - half, centres + half], axis=1)
-        outside = 4 * half.prod() - _shared_areas(boxes, np.array([axes.bbox.extents]))[:, 0]
-        best = int((outside + _shared_areas(boxes, taken).sum(1)).round().argmin())
-        taken = np.concatenate([taken, boxes[best : best + 1]])
-        text.set_position(tuple((centres[best] - at) / pixel))
-        text.arrow_patch.set_visible(bool(reach[best, 0] > 8))
-
-
-def _shared_areas(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Area (p, m) that each of `boxes` (p, 4) shares with each of `others` (m, 4): left, below, right, above."""
-    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
-    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
-    return (high - low).clip(min=0).prod(-1)
 
 
 @plot

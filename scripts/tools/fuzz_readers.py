@@ -7,12 +7,10 @@ repeat it. The file that is being read lies in --out, so that even a crash leave
   python scripts/tools/fuzz_readers.py --minutes 3
 """
 
-import argparse
 import faulthandler
 import json
 import pickle
 import random
-import sys
 import time
 import traceback
 import warnings
@@ -20,11 +18,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import typer
 
 import ehd_hf
 from ehd_hf.data.export import export_windows
@@ -218,22 +217,21 @@ def unsound(sequences: EventSequences) -> str | None:
     return next((name for name, bad in checks.items() if bad), None)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=3, help="how long to go on")
-    parser.add_argument("--rounds", type=int, help="how many files to damage, instead of --minutes")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first round; each has the next")
-    parser.add_argument("--out", type=Path, help="folder for the file at hand; a temporary one if not given")
-    arguments = parser.parse_args()
+def main(
+    minutes: Annotated[float, typer.Option(help="how long to go on")] = 3.0,
+    rounds: Annotated[int | None, typer.Option(help="how many files to damage, instead of --minutes")] = None,
+    seed: Annotated[int, typer.Option(help="seed of the first round; each has the next")] = 0,
+    out: Annotated[Path | None, typer.Option(help="folder for the file at hand; a temporary one if not given")] = None,
+) -> None:
+    """Damage files and read them; ends with 1 if something is wrong."""
     faulthandler.enable()
     warnings.simplefilter("error")
     valid, counts, wrong = valid_files(), Counter[str](), Counter[str]()
-    until = time.monotonic() + 60 * arguments.minutes
-    seed = arguments.seed
+    until, first = time.monotonic() + 60 * minutes, seed
     with TemporaryDirectory() as temporary:
-        out = arguments.out or Path(temporary)
+        out = out or Path(temporary)
         out.mkdir(parents=True, exist_ok=True)
-        while time.monotonic() < until if arguments.rounds is None else seed < arguments.seed + arguments.rounds:
+        while time.monotonic() < until if rounds is None else seed < first + rounds:
             draw = random.Random(seed)
             (out / "seed").write_text(str(seed))
             name = draw.choice(sorted(valid))
@@ -253,9 +251,9 @@ def main() -> int:
             seed += 1
     for what, count in wrong.most_common():
         print(f"{count:6} x {what}")
-    print(f"seeds {arguments.seed}..{seed - 1}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
-    return 1 if wrong else 0
+    print(f"seeds {first}..{seed - 1}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
+    raise typer.Exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -10,7 +10,6 @@ A survivor must be explained in mutants.md, or the exit code is 1.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import collections
 import importlib
@@ -22,9 +21,10 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pytest
+import typer
 from _pytest.runner import runtestprotocol
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
@@ -33,7 +33,7 @@ EXPLAINED = Path(__file__).with_name("mutants.md")
 # Of test_mtpp.py those that ask the gate itself: a mutant that survives runs all of them.
 GATE = "gates or lstm or gradients or last_kept"
 TARGETS: dict[str, tuple[list[str], list[str]]] = {
-    "perplexity": ([], ["test_perplexity.py"]),
+    "perplexity": ([], ["test_perplexity.py", "test_window_question.py"]),
     "rebuild": ([], ["test_rebuild.py", "test_perplexity.py"]),
     "gated_lstm": (
         ["gate_padding", "last_kept_times", "_GatedLSTM.forward", "_GatedLSTM.backward"],
@@ -217,30 +217,30 @@ class MutationLoop:
             write(f"{time.perf_counter() - began:.4f} ")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("modules", nargs="*", help=f"of {', '.join(TARGETS)}; all if none is named")
-    parser.add_argument("--function", action="append", help="only mutants of this one (Class.method); may be repeated")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.modules) - set(TARGETS):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; expected {', '.join(TARGETS)}")
+def main(
+    modules: Annotated[list[str] | None, typer.Argument(help=f"of {', '.join(TARGETS)}; all if none is named")] = None,
+    function: Annotated[list[str] | None, typer.Option(help="only mutants of this one (Class.method)")] = None,
+) -> None:
+    """Try the mutants of modules; ends with 1 if a survivor is not explained."""
+    if unknown := sorted(set(modules or ()) - set(TARGETS)):
+        raise typer.BadParameter(f"modules must be of {', '.join(TARGETS)}; got {unknown[0]}.")
     sys.path.insert(0, str(TESTS))
     explained, lines, unexplained = EXPLAINED.read_text(encoding="utf-8"), [], []
-    for module in arguments.modules or TARGETS:
+    for module in modules or TARGETS:
         names, (file, *selection) = TARGETS[module]
-        loop, began = MutationLoop(module, arguments.function or names), time.perf_counter()
+        loop, began = MutationLoop(module, function or names), time.perf_counter()
         files = [str(TESTS / "models" / name) if name.endswith(".py") else name for name in (file, *selection)]
         options = ["-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", "-m", "not slow", "--no-summary"]
         if pytest.main([*options, *files], plugins=[loop]) != pytest.ExitCode.OK or loop.number == 0:
             print(f"{module}: no mutant was tried", file=sys.stderr)  # where nothing was tried, nothing survives
-            return 1
+            raise typer.Exit(1)
         unexplained += [str(mutant) for mutant in loop.survivors if str(mutant) not in explained]
         counts = (loop.number, loop.number - len(loop.survivors), len(loop.survivors))
         lines.append(f"| {module} | {' | '.join(map(str, counts))} | {(time.perf_counter() - began) / 60:.1f} |")
     print("| module | mutants | killed | survived | minutes |\n|---|---|---|---|---|", *lines, sep="\n")
     print(f"{len(unexplained)} survivors are not explained in {EXPLAINED.name}", *unexplained, sep="\n")
-    return 1 if unexplained else 0
+    raise typer.Exit(1 if unexplained else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

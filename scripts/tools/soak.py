@@ -1,11 +1,13 @@
 """Many clients at once, for long: does the server's memory stay, is every answer the right one, how long does it take?
 
+    python scripts/tools/soak.py --minutes 30 --clients 50 --out results/soak.jsonl
+    python scripts/tools/soak.py --minutes 30 --clients 50 --what pipeline
+
 Ends with 1 if an answer differs from the one computed alone, a request fails or takes too long, or memory grows.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -18,11 +20,10 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-EXAMPLE = """examples:
-  python scripts/tools/soak.py --minutes 30 --clients 50 --out results/soak.jsonl
-  python scripts/tools/soak.py --minutes 30 --clients 50 --what pipeline"""
+import typer
+
 WARM_UP = 0.25  # of the time: caches and pools fill, which is not growth
 MOST_GROWTH_MB = 50.0
 MOST_SECONDS = 60.0
@@ -132,16 +133,13 @@ def soak(pid: int, ask: Callable[..., Any], expected: list[Any], minutes: float,
     }
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    kinds = ["app", "pipeline"]
-    parser.add_argument("--what", choices=kinds, default="app", help="the app's server, or threads with one explainer")
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--out", type=Path, help="JSONL to add a row to")
-    arguments = parser.parse_args(argv)  # before the imports, so that --help does not wait for torch
+def main(
+    what: Annotated[Literal["app", "pipeline"], typer.Option(help="the server, or threads")] = "app",
+    minutes: float = 30.0,
+    clients: int = 50,
+    out: Annotated[Path | None, typer.Option(help="JSONL to add a row to")] = None,
+) -> None:
+    """Ask for so long, print what was seen."""
     from transformers.utils import logging
 
     from ehd_hf import __version__
@@ -155,21 +153,21 @@ def main(argv: list[str] | None = None) -> int:
         return json.loads(service.explain(Asked(*arguments_of(question))).to_json())
 
     expected = [alone(question) for question in questions()]
-    with app_under_test() if arguments.what == "app" else nullcontext((os.getpid(), alone)) as (pid, ask):
-        row = soak(pid, ask, expected, arguments.minutes, arguments.clients)
-    row |= {"what": arguments.what, "version": __version__}
+    with app_under_test() if what == "app" else nullcontext((os.getpid(), alone)) as (pid, ask):
+        row = soak(pid, ask, expected, minutes, clients)
+    row |= {"what": what, "version": __version__}
     for name, value in row.items():
         print(f"{name:>20}  {value}")
-    if arguments.out:
-        append_row(arguments.out, row)
+    if out:
+        append_row(out, row)
     failures = [
         *([f"{row['wrong']} wrong answers"] if row["wrong"] else []),
         *([f"a request took {row['max']} s"] if row["max"] > MOST_SECONDS else []),
         *(["memory grew"] if row["mb_end"] - row["mb_warm"] > MOST_GROWTH_MB else []),
     ]
     print("; ".join(failures) or "no growth, no wrong answer, no long wait")
-    return 1 if failures else 0
+    raise typer.Exit(1 if failures else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

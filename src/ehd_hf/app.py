@@ -273,15 +273,17 @@ def in_lines(texts: list[str]) -> str:
     return f'<p class="notes">{"<br>".join(escape(text) for text in texts)}</p>'
 
 
-class _Upload(gr.File):
-    """A file field that takes uploads only: Gradio's own fetches whatever web address a program sends."""
+def _takes_uploads_only(field: gr.File) -> None:
+    """Refuse web addresses: Gradio would fetch whatever address a program sends. Not a subclass of `gr.File`, because
+    Gradio writes a .pyi file beside the source of every subclass of a component."""
+    move = field.async_move_resource_to_block_cache
 
-    is_template = True  # drawn as a gr.File
+    async def moved(place: Any) -> str | None:
+        if str(place).lower().startswith(("http:", "https:")):
+            raise gr.Error(f"A file must be uploaded; got the address {place}. Download it first.")
+        return await move(place)
 
-    async def async_move_resource_to_block_cache(self, url_or_file_path: str | Path | None) -> str | None:
-        if str(url_or_file_path).lower().startswith(("http:", "https:")):
-            raise gr.Error(f"A file must be uploaded; got the address {url_or_file_path}. Download it first.")
-        return await super().async_move_resource_to_block_cache(url_or_file_path)
+    field.async_move_resource_to_block_cache = moved  # type: ignore[assignment, method-assign]
 
 
 def _bounded_bodies(app: Any) -> Any:
@@ -320,7 +322,8 @@ def build_app(model: str = "incidents") -> gr.Blocks:
                 source = gr.Radio([EXAMPLE, UPLOAD, PASTED], value=begin, label="Events")
                 picked = gr.Dropdown(list(EXAMPLES), label="Example", visible=begin == EXAMPLE)
                 limit = f"File of events, up to {MAX_MEGABYTES} MB"
-                upload = _Upload(label=limit, height=140, visible=begin == UPLOAD)
+                upload = gr.File(label=limit, height=140, visible=begin == UPLOAD)
+                _takes_uploads_only(upload)
                 hint = "time,mark\n2026-03-02 03:08,alert"
                 pasted = gr.Textbox(label="Table", lines=6, max_lines=12, placeholder=hint, visible=False)
                 with gr.Accordion("Columns", open=False, visible=begin != EXAMPLE) as columns:

@@ -310,28 +310,21 @@ def train(
         raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
     _check_place(out)
     from .data.reading import Reading, read_events
+    from .files import read_rows
     from .training import recipe as fitting
 
     if config is not None and (history, future, minutes, seed) != (None, None, None, 0):
         raise ValueError("--config holds the plan. Leave out --history, --future, --minutes and --seed, or --config.")
     earlier = None if config is None else fitting.Run.load(config)
     _say(f"Reading {events} ...", stderr=True)
-    read = read_events(
-        events,
-        time=time,
-        mark=mark,
-        sequence=sequence,
-        time_format=time_format,
-        time_unit=time_unit,
-        max_marks=max_marks,
-        reading=None if earlier is None else Reading.from_dict(earlier.reading),
-    )
+    reading = None if earlier is None else Reading.from_dict(earlier.reading)
+    given: dict[str, Any] = {"time": time, "mark": mark, "sequence": sequence, "time_format": time_format}
+    read = read_events(events, **given, time_unit=time_unit, max_marks=max_marks, reading=reading)
     findings = fitting.inspect_events(read.events)
     threads = _set_threads(threads)
     _say("Planning ...", stderr=True)
-    plan = None if earlier is None else earlier.plan
-    asked = {"history": history, "future": future, "minutes": minutes, "seed": seed}
-    run, splits = fitting.prepare(out, read, events.name, plan=plan, **asked)
+    asked: dict[str, Any] = {"history": history, "future": future, "minutes": minutes, "seed": seed}
+    run, splits = fitting.prepare(out, read, events.name, plan=None if earlier is None else earlier.plan, **asked)
     if not (out / fitting.PLAN_FILE).is_file():
         if not json:
             _show(fitting.describe_plan(run, splits, findings), title=f"Plan for {out}")
@@ -340,26 +333,22 @@ def train(
         elif dry_run:
             seconds = fitting.estimate_seconds(run.plan, run.seconds_per_step)
             _print_json(asdict(run) | {"seconds": seconds, "notes": read.notes, "warnings": findings.warnings})
-        if dry_run:
-            return DONE
-        if not (yes or _agreed()):
+        if not dry_run and not (yes or _agreed()):
             _say("Nothing was started.", stderr=True)
             return DONE
     elif dry_run:
         _say(f"{out} holds this run already: {'finished' if run.finished else 'the same command goes on with it'}.")
+    if dry_run:
         return DONE
     if run.finished:
-        return _show_verdict(out, events, run, fitting.read_results(out), json, "was trained before")
+        return _show_verdict(out, events, run, read_rows(out / fitting.RESULTS_FILE), json, "was trained before")
     try:
         with redirect_stdout(sys.stderr):  # what the stages say on their way is not the answer
-            rows = fitting.carry_out(
-                out,
-                splits,
-                run,
-                threads=threads,
-                progress=not json and sys.stderr.isatty(),
-                announce=lambda text: _say(text, stderr=True),
-            )
+            shown: dict[str, Any] = {
+                "progress": not json and sys.stderr.isatty(),
+                "announce": lambda text: _say(text, stderr=True),
+            }
+            rows = fitting.carry_out(out, splits, run, threads=threads, **shown)
     except KeyboardInterrupt:
         _say(f"\ninterrupted. The same command goes on with {out}; only the last seconds are repeated.", stderr=True)
         return INTERRUPTED

@@ -26,8 +26,7 @@ try:
 except ImportError:  # Windows: nothing keeps two runs apart there
     fcntl = None  # type: ignore[assignment]
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_SPACE, _NOT_ALLOWED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), (errno.EACCES, errno.EPERM, errno.EROFS)
 _IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY)
 _REFUSALS = {
     _NO_SPACE: "no space left to write {path} ({reason}). Free some space",
@@ -42,8 +41,9 @@ class CannotWrite(OSError):
     def __init__(self, path: Path, number: int | None, reason: str) -> None:
         other = "{path} could not be written ({reason}). Check the disk"
         text = next((text for numbers, text in _REFUSALS.items() if number in numbers), other)
-        text = text.format(path=path, reason=reason)
-        super().__init__(f"{text}, and repeat the command; what was finished is kept.")
+        super().__init__(
+            text.format(path=path, reason=reason) + ", and repeat the command; what was finished is kept."
+        )
         self.errno = number
 
 
@@ -100,10 +100,10 @@ def remove_folder(path: str | Path) -> None:
     """Remove a folder at once, not file by file, and what a killed removal left of it."""
     path = Path(path)
     with _explained(path, partial := _beside(path)):
-        if path.exists():
-            _clear(partial)
-            os.replace(path, partial)
         _clear(partial)
+        if path.exists():
+            os.replace(path, partial)
+            _clear(partial)
 
 
 def holds_nothing(path: str | Path) -> bool:
@@ -128,9 +128,6 @@ def locked(path: str | Path) -> Iterator[None]:
                     path.unlink()
 
 
-# --- rows
-
-
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
     """Rows of a JSON Lines file; none if there is no file. A last line cut short by a kill is left out."""
     path, rows = Path(path), []
@@ -138,13 +135,10 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
         raise ValueError(f"{path} must be a file of rows, one JSON object per line; it is a folder. Choose a file.")
     *lines, _unfinished = path.read_bytes().split(b"\n") if path.exists() else [b""]
     for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
+        with suppress(ValueError):
+            rows.append(json.loads(line))
+        if len(rows) < number or not isinstance(rows[-1], dict):
             raise ValueError(f"{path} must hold one JSON object per line; line {number} is none. Choose another file.")
-        rows.append(row)
     return rows
 
 
@@ -164,9 +158,6 @@ def append_row(path: str | Path, row: Mapping[str, Any], *, allow_nan: bool = Fa
         except OSError:
             file.truncate(size)
             raise
-
-
-# --- parts
 
 
 def _beside(path: Path, state: str = "partial") -> Path:
@@ -189,8 +180,7 @@ def _prepare(partial: Path, path: Path) -> None:
 def _put_in_place(partial: Path, path: Path) -> None:
     if partial.is_file() or not path.exists():
         os.replace(partial, path)
-        _sync(path.parent)
-        return
+        return _sync(path.parent)
     with _held(path, path):  # until it is cleared away
         old = partial
         if not _exchanged(partial, path):
@@ -215,10 +205,8 @@ def _held(path: Path, wanted: Path) -> Iterator[int]:
         is_ours = not isinstance(error, BlockingIOError)  # some network file systems have no locks
     try:
         if not is_ours:
-            raise ValueError(
-                f"{wanted} must have one writer at a time; another run is writing to it. Wait for it or end it, or "
-                "choose another place."
-            )
+            text = "must have one writer at a time; another run writes to it. Wait for it, or choose another place."
+            raise ValueError(f"{wanted} {text}")
         yield held
     finally:
         os.close(held)

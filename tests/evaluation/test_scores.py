@@ -11,7 +11,6 @@ from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.synthetic import HawkesProcess, delayed_hawkes
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation import scores as evaluation
-from ehd_hf.evaluation.baselines import TrivialBaseline
 from ehd_hf.evaluation.scores import (
     TRUE_PROCESS,
     add_gaps,
@@ -171,8 +170,6 @@ def test_bad_input_is_refused_before_anything_is_scored(events):
         next(evaluate_mtpp({"m": small_fullynn()}, events, pair=(400, 7)))
     with pytest.raises(ValueError, match="m must be a point process; got a Linear"):
         next(evaluate_mtpp({"m": torch.nn.Linear(1, 1)}, events))
-    with pytest.raises(ValueError, match="not fitted"):
-        next(evaluate_mtpp({"m": TrivialBaseline()}, events))
 
 
 def test_the_digest_of_events_sees_every_time_mark_and_boundary(events):

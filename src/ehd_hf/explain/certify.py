@@ -27,20 +27,14 @@ _NOTHING = 1e-9
 
 
 class Answer(NamedTuple):
-    """What was found and measured in B windows, by columns.
+    """What was found and measured in B windows, by columns."""
 
-    history, distill_mask, scores: (B, L), the first True where there is an event.
-    curve: (B, L + 1), dppl_left of the order's prefixes as far as they were evaluated, inf elsewhere; None if not.
-    values: (B,) each, in double precision, named as in `Explanation`.
-    judged: B each, named as in `Explanation`.
-    """
-
-    history: Tensor
-    distill_mask: Tensor
-    scores: Tensor
-    curve: Tensor | None
-    values: dict[str, Tensor]
-    judged: dict[str, list[Any]]
+    history: Tensor  # (B, L), True where there is an event
+    distill_mask: Tensor  # (B, L)
+    scores: Tensor  # (B, L)
+    curve: Tensor | None  # (B, L + 1) dppl_left of the prefixes that were evaluated, inf elsewhere
+    values: dict[str, Tensor]  # (B,) each, in double precision, named as in `Explanation`
+    judged: dict[str, list[Any]]  # B each, named as in `Explanation`
 
     def columns(self) -> dict[str, list[Any]]:
         """What an `Explanation` takes over under the same name, B each."""
@@ -52,10 +46,8 @@ class Answer(NamedTuple):
         bad = torch.stack([~value.isfinite().reshape(len(names), -1).all(1) for value in numbers]).any(0)
         if bad.any():
             name = names[int(bad.int().argmax())]
-            raise ValueError(
-                f"an explanation must be made of numbers; the model gives none for sequence {name!r}. Check its "
-                "weights for NaN, and its times for gaps far beyond those the model was trained on."
-            )
+            fix = "Check its weights for NaN, and its times for gaps far beyond those the model was trained on"
+            raise ValueError(f"an explanation must be made of numbers; sequence {name!r} has none. {fix}.")
 
 
 class _Search(NamedTuple):
@@ -71,12 +63,7 @@ class _Search(NamedTuple):
 
 
 class Certifier:
-    """Answers questions with one model and one solver.
-
-    Args:
-        model: a distiller, its MTPP inside, or an MTPP alone.
-        solver: what orders or chooses the events; the distiller's scores if None, or the default solver of an MTPP.
-    """
+    """Answers questions with one model and one solver: the one given, or the distiller's scores, or the default."""
 
     def __init__(self, model: DistillerModel | MTPPModel, solver: Solver | None) -> None:
         self.model = model
@@ -112,9 +99,7 @@ class Certifier:
                 values[name][doubtful] = value
         return self._judged(window, question, search, values, curves)
 
-    def _judged(
-        self, window: Window, question: Question, search: _Search, values: dict[str, Tensor], curves: bool
-    ) -> Answer:
+    def _judged(self, window: Window, question: Question, search: _Search, values: Any, curves: bool) -> Answer:
         dppl = (values["dppl_left"], values["dppl_distilled"], values["dppl_empty"])
         met = question.met(*dppl)
         nothing = values["dppl_empty"] > -_NOTHING
@@ -203,7 +188,7 @@ class Certifier:
         """The values of an explanation, (B,) each: of what is left, of what is distilled, and of nothing."""
         history = window.history
         sets = torch.stack([history & ~distill_mask, distill_mask, torch.zeros_like(history)]).to(window.times.dtype)
-        drops = dppl_parts(mtpp, window.to(mtpp.dtype), sets, conditioning=question.conditioning, rebuilder="compact")
+        drops = dppl_parts(mtpp, window.to(mtpp.dtype), sets, conditioning=question.conditioning)
         left, distilled, empty = drops.total
         return {
             "dppl_left": left,

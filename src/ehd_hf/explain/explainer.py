@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,11 +31,8 @@ from ..models.question import Conditioning, Question, Refinement, is_count
 from ..models.window import Window
 from ..solvers.base import Solver, available_solvers, get_solver
 from .certify import Answer, Certifier
-from .explanation import FIELDS, Event, Explanation, Windows
+from .explanation import Event, Explanation, Windows
 from .intensities import intensity_curves
-
-if TYPE_CHECKING:
-    import datasets
 
 # Explaining a few hundred windows takes less than a second; beyond that people want to see it move.
 _WINDOWS_WITHOUT_BAR = 300
@@ -43,8 +40,6 @@ _WINDOWS_WITHOUT_BAR = 300
 _SHARE, _HISTORY, _MAX_LENGTH = 0.7, 40, 4096
 _READING_FILE = "reading.json"
 WINDOW_COLUMNS = ("history_times", "history_marks", "future_times", "future_marks")
-# Columns that an explained dataset gains, beside `distilled` and `score`: the numbers and judgements of an answer.
-_DATASET_COLUMNS = [name for name, kind in FIELDS.items() if name.startswith("dppl") or kind == "bool"] + ["status"]
 
 
 def load_example(name: str = "incidents") -> pd.DataFrame:
@@ -61,11 +56,9 @@ class EHDDistiller:
     Args:
         model: a trained distiller, its MTPP inside; or an MTPP alone, see `from_mtpp`.
         solver: what orders or chooses the events, a solver or its name; by default the distiller's scores, and
-            integrated gradients for an MTPP alone. The answers of one that draws at random (shapley,
-            random_distillation) depend on the windows asked about together.
+            integrated gradients for an MTPP alone. One that draws at random (shapley, random_distillation) gives
+            answers that depend on the windows asked about together.
         future, epsilon, share, conditioning: what is asked if a question does not say; by default the distiller's own.
-
-    Example:
 
     ```python
     >>> import ehd_hf
@@ -85,10 +78,8 @@ class EHDDistiller:
         conditioning: Conditioning | None = None,
     ) -> None:
         if not isinstance(model, DistillerModel | MTPPModel):
-            raise ValueError(
-                f"EHDDistiller takes a distiller or an MTPP; got {type(model).__name__}. Open a checkpoint by "
-                "EHDDistiller.from_pretrained or EHDDistiller.from_mtpp."
-            )
+            got = type(model).__name__
+            raise ValueError(f"EHDDistiller takes a distiller or an MTPP; got {got}. Open one with from_pretrained.")
         if solver is not None and not isinstance(solver, Solver | str):
             raise ValueError(f"solver must be a solver or the name of one; got {solver!r}.")
         config: Any = model.config
@@ -113,11 +104,8 @@ class EHDDistiller:
 
     @classmethod
     def from_mtpp(cls, mtpp: MTPPModel | str | PathLike[str], **options: Any) -> EHDDistiller:
-        """Explain with any trained point process (a model or the folder of one), no distiller needed: by gradients of
-        its likelihood through the gates of the history, in rounds (see `solvers.integrated_gradient`).
-
-        `options` as in `EHDDistiller`; by default survival conditioning and share 0.7.
-        """
+        """Explain with any trained point process, a model or the folder of one, by gradients of its likelihood through
+        the gates of the history. `options` as in `EHDDistiller`; by default survival conditioning and share 0.7."""
         if isinstance(mtpp, str | PathLike):
             mtpp = open_model(fetch_model(resolve(mtpp)))
         if not isinstance(mtpp, MTPPModel):
@@ -127,31 +115,22 @@ class EHDDistiller:
 
     @classmethod
     def from_pretrained(
-        cls,
-        name_or_path: str | PathLike[str],
-        *,
-        revision: str | None = None,
-        subfolder: str = "",
-        token: str | None = None,
-        **kwargs: Any,
+        cls, name_or_path: str | PathLike[str], *, subfolder: str = "", **options: Any
     ) -> EHDDistiller:
         """Open a distiller or a point process: a folder, a bundled checkpoint (see `list_pretrained`) or a Hub id.
 
         Args:
-            revision: branch, tag or commit on the Hub.
             subfolder: where in the folder or repository.
-            token: for the Hub; the one of `hf auth login` or HF_TOKEN if not given.
-            kwargs: as in transformers, such as dtype or cache_dir.
+            options: for the Hub revision (branch, tag or commit), token (by default that of `hf auth login` or
+                HF_TOKEN), cache_dir, force_download, local_files_only; others as in transformers, such as dtype.
         """
-        options = {key: kwargs.pop(key) for key in CACHE_OPTIONS if key in kwargs}
+        fetching = {key: options.pop(key) for key in ("revision", "token", *CACHE_OPTIONS) if key in options}
         try:
-            folder = fetch_model(resolve(name_or_path), revision=revision, subfolder=subfolder, token=token, **options)
+            folder = fetch_model(resolve(name_or_path), subfolder=subfolder, **fetching)
         except OSError as error:
-            raise OSError(
-                f"No model called {str(name_or_path)!r}: not a folder with config.json, not one of the bundled "
-                f"{', '.join(list_pretrained())}, and on the Hub: {error}"
-            ) from error
-        explainer = cls(open_model(folder, subfolder=subfolder, **kwargs))
+            reason = f"no folder of a model, not one of the bundled {', '.join(list_pretrained())}; {error}"
+            raise OSError(f"No model called {str(name_or_path)!r}: {reason}") from error
+        explainer = cls(open_model(folder, subfolder=subfolder, **options))
         explainer.folder = folder
         return explainer
 
@@ -165,14 +144,9 @@ class EHDDistiller:
 
     def __repr__(self) -> str:
         target = f"epsilon {self.epsilon}" if self.epsilon is not None else f"share {self.share}"
-        is_distiller = isinstance(self.model, DistillerModel)
-        trained = f", trained on {self.history} events -> {self.future}" if is_distiller else ""
-        return (
-            f"EHDDistiller({type(self.model).__name__}, {self.mtpp.config.num_marks} marks{trained}, {target}, "
-            f"{self.conditioning} conditioning)"
-        )
-
-    # --- reading events
+        trained = f", trained on {self.history} events -> {self.future}" if self.model is not self.mtpp else ""
+        kind = f"{type(self.model).__name__}, {self.mtpp.config.num_marks} marks{trained}"
+        return f"EHDDistiller({kind}, {target}, {self.conditioning} conditioning)"
 
     @cached_property
     def reading(self) -> Reading:
@@ -198,17 +172,14 @@ class EHDDistiller:
                 self._check_vocabulary(events.id2label)
             else:
                 table = read_table(_as_source(source))
-                self._check_class_names(table.schema)
+                self._check_class_names(table.schema, "marks", "mark", columns.get("mark"))
                 if {"times", "start"} <= set(table.column_names):
                     columns = {"start": "start", **columns}
                 stored = json.loads((table.schema.metadata or {}).get(b"ehd_hf", b"{}")).get("time_unit")
                 unit = stored or config.time_unit
                 events = load_events(table, id2label=config.id2label, time_unit=unit, **columns)
                 if events.epochs is not None and config.time_unit is None:
-                    raise ValueError(
-                        "timestamps need a model that knows its unit of time; this one does not say. Pass numbers "
-                        "in the unit it was trained on."
-                    )
+                    raise ValueError("timestamps need a model that knows its unit of time. Pass numbers in its unit.")
             if len(events) == 0:
                 raise ValueError("it has no events; expected at least one. Check what was selected.")
             return _in_unit(events, config.time_unit)
@@ -223,44 +194,32 @@ class EHDDistiller:
             reason = f"unknown to it: {', '.join(unknown[:5])}" if unknown else "the same marks in another order"
             raise ValueError(f"its mark vocabulary is not the model's ({reason}). Load it with the model's id2label.")
 
-    def _check_class_names(self, schema: pa.Schema) -> None:
+    def _check_class_names(self, schema: pa.Schema, *marks: str | None) -> None:
         """A dataset that names its marks must name them as the model does: their numbers say nothing otherwise."""
-        if b"huggingface" not in (schema.metadata or {}):
-            return
-        from datasets import Features
+        if b"huggingface" in (schema.metadata or {}):
+            from datasets import Features
 
-        for feature in Features.from_arrow_schema(schema).values():
-            names = getattr(getattr(feature, "feature", feature), "names", None)
-            if names is not None:
-                self._check_vocabulary(dict(enumerate(names)))
+            for column, feature in Features.from_arrow_schema(schema).items():
+                names = getattr(getattr(feature, "feature", feature), "names", None)
+                if column in marks and names is not None:
+                    self._check_vocabulary(dict(enumerate(names)))
 
-    # --- asking
+    def question(self, *, delta: float | None = None, refine: Refinement | None = None, **target: Any) -> Question:
+        """What is asked, as in `Question`, completed by what the model was trained for.
 
-    def question(
-        self,
-        *,
-        epsilon: float | None = None,
-        share: float | None = None,
-        size: int | None = None,
-        delta: float | None = None,
-        refine: Refinement | None = None,
-    ) -> Question:
-        """What is asked, as in `Question`, completed by what the model was trained for. `refine` is "prune" if not
-        given, and "none" for the paper's distiller if no target is given."""
-        target: dict[str, Any] = {"epsilon": epsilon, "share": share, "size": size}
-        has_target = any(value is not None for value in target.values())
-        if refine == "none" and (has_target or delta is not None):
-            raise ValueError(
-                'refine="none" takes the answer the distiller was trained for and cannot follow a target; got one. '
-                'Leave out epsilon, share, size and delta, or ask for refine="prefix" or "prune".'
-            )
+        Args:
+            target: one of epsilon, share and size.
+            refine: by default "prune"; "none" for the paper's distiller if neither target nor delta is given.
+        """
+        target = {name: value for name, value in target.items() if value is not None}
+        asks = bool(target) or delta is not None
+        if refine == "none" and asks:
+            raise ValueError('refine="none" takes the distiller\'s own answer and no target. Ask for "prune" instead.')
         if refine == "none" and not isinstance(self.model, DistillerModel):
             raise ValueError('refine="none" needs a distiller; an MTPP alone answers with "prefix" or "prune".')
-        if refine is None:
-            refine = self._own_refine if not has_target and delta is None else "prune"
-        if not has_target:
-            target |= {"epsilon": self.epsilon, "share": self.share}
-        return replace(self._asked, **target, delta=delta, refine=refine)
+        if target:
+            target = {"epsilon": None, "share": None} | target
+        return replace(self._asked, **target, delta=delta, refine=refine or ("prune" if asks else self._own_refine))
 
     def window_size(self, future: Any, history: Any) -> tuple[int, int | None]:
         """K and L that a question asks for; L is None for all events there are."""
@@ -305,10 +264,7 @@ class EHDDistiller:
         source = history if sequence is None else sequence
         if sequence is None:
             if history is None or future is None or isinstance(history, int) or isinstance(future, int):
-                raise ValueError(
-                    "explain needs a sequence, or the events of both history and future; got neither. "
-                    "Write explain(sequence, future=5) or explain(history=events, future=events)."
-                )
+                raise ValueError("explain needs a sequence, or the events of both history and future; got neither.")
             events, num_future = _joined(self.load(history, "history"), self.load(future, "future"))
             windows = Windows.of(events, ends(events, num_future, None))
         else:
@@ -327,11 +283,8 @@ class EHDDistiller:
         return explanations[0] if _is_named(source, events) else replace(explanations[0], seq_id=None)
 
     def __call__(self, inputs: Any, *, batch_size: int = 256, **options: Any) -> Any:
-        """`explain`, as a pipeline of transformers is called; `options` as there.
-
-        An iterator of sequences (a generator, a streamed dataset) gives an iterator of explanations, made
-        `batch_size` at a time: as long a stream as you like, in the memory of one batch.
-        """
+        """`explain`, as a pipeline of transformers is called. An iterator of sequences (a generator, a streamed
+        dataset) gives an iterator of explanations, made `batch_size` at a time."""
         if isinstance(inputs, Iterator):
             return self._stream(inputs, batch_size, options)
         return self.explain(inputs, **options)
@@ -345,21 +298,14 @@ class EHDDistiller:
             yield from answers
 
     def attribute(
-        self,
-        sequence: Any,
-        *,
-        future: int | None = None,
-        history: Any = None,
-        method: Solver | str | None = None,
+        self, sequence: Any, *, future: int | None = None, history: Any = None, method: Solver | str | None = None
     ) -> np.ndarray | list[np.ndarray]:
         """A score per event, as attribution libraries give it: higher is more responsible for the future.
 
         One array per sequence, an entry for each of its events; NaN for those that were not scored: the future, and
-        what stands before the `history` looked at.
+        what stands before the `history` looked at. `sequence`, `future` and `history` as in `explain`.
 
         Args:
-            sequence: one sequence or several, as in `explain`.
-            future, history: as in `explain`.
             method: what scores the events, a solver that orders them or its name: "leave_one_out" and "shapley" give
                 losses of log-likelihood per future event; by default the scores that explanations show.
         """
@@ -376,64 +322,19 @@ class EHDDistiller:
             scores[index][answer.window : answer.window + len(past)] = past
         return scores if len(scores) > 1 or _is_nested(sequence) else scores[0]
 
-    def explain_dataset(
-        self, dataset: datasets.Dataset, *, future: int | None = None, history: Any = None, **asked: Any
-    ) -> datasets.Dataset:
-        """The dataset with an explanation per row in new columns: `distilled` and `score` (one entry per history
-        event), and the numbers and judgements of `Explanation` under their names.
-
-        Rows are windows as `export_windows` writes them (columns history_times, history_marks, future_times,
-        future_marks), or sequences (times, marks) whose last `future` events are explained. `asked` as in `explain`.
-        """
-        names, question = dataset.column_names, self.question(**asked)
-        are_windows = set(WINDOW_COLUMNS) <= set(names)
-        if are_windows and future is not None:
-            raise ValueError(f"The rows say which events are the future; got future={future!r} too. Leave it out.")
-        used = [name for name in (*WINDOW_COLUMNS, "times", "marks", "start") if name in names]
-        if not are_windows and not {"times", "marks"} <= set(used):
-            raise ValueError(
-                f"A dataset to explain has the columns {', '.join(WINDOW_COLUMNS)}, or times and marks; got "
-                f"{', '.join(names)}. Rename its columns."
-            )
-        metadata = dataset.features.arrow_schema.metadata
-
-        def explain_rows(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
-            table = pa.table({name: rows[name] for name in used}).replace_schema_metadata(metadata)
-            windows = self.given(table) if are_windows else self._ends(self.load(table, "dataset"), future, history)
-            answers = [answer for _, answer in sorted(self.answers(windows, question), key=lambda answer: answer[0])]
-            return {
-                "distilled": [list(answer.distill_mask) for answer in answers],
-                "score": [[event.score for event in answer.history] for answer in answers],
-                **{name: [getattr(answer, name) for answer in answers] for name in _DATASET_COLUMNS},
-            }
-
-        from datasets import Features, List, Value
-
-        # Types are given, since a batch may have all None.
-        added: dict[str, Any] = {"distilled": List(Value("bool")), "score": List(Value("float64"))}
-        features = Features({**dataset.features, **added} | {name: Value(FIELDS[name]) for name in _DATASET_COLUMNS})
-        # Plain lists in, whatever format the dataset shows its rows in.
-        explained = dataset.with_format(None).map(
-            explain_rows, batched=True, batch_size=1000, desc="explaining", features=features
-        )
-        return explained.with_format(dataset.format["type"])
-
-    # --- from windows to answers
-
     def _ends(self, events: EventSequences, future: Any, history: Any) -> Windows:
         """The last events of each sequence, split into history and future."""
         num_future, num_history = self.window_size(future, history)
         if len(short := np.flatnonzero(events.lengths <= num_future)):
-            raise ValueError(
-                f"sequence {events.seq_ids[short[0]]!r} has {events.lengths[short[0]]} events, all of them in the "
-                f"future of {num_future}: the history is empty. Ask for a shorter future or give a longer sequence."
-            )
+            name, length = events.seq_ids[short[0]], events.lengths[short[0]]
+            reason = f"has {length} events, all of them in the future of {num_future}: the history is empty"
+            raise ValueError(f"sequence {name!r} {reason}. Ask for a shorter future or give a longer sequence.")
         return Windows.of(events, ends(events, num_future, num_history))
 
     def given(self, table: pa.Table, first_row: int = 0) -> Windows:
         """Rows that are windows, as `export_windows` writes them, numbered from `first_row` if they have no names.
         Their times count from the clock's origin."""
-        self._check_class_names(table.schema)
+        self._check_class_names(table.schema, "history_marks", "future_marks")
         rows = np.arange(first_row, first_row + table.num_rows)
         parts = []
         for part in ("history", "future"):
@@ -450,10 +351,9 @@ class EHDDistiller:
         """Refuse windows that are longer than the model accepts."""
         lengths = windows.spans.lengths
         if len(lengths) and lengths.max() > self.max_length:
-            raise ValueError(
-                f"A window may have at most max_length = {self.max_length} events; got {lengths.max()} in sequence "
-                f"{windows.names[lengths.argmax()]!r}. Pass history=<number of events> to look at the last ones only."
-            )
+            got = f"{lengths.max()} in sequence {windows.names[lengths.argmax()]!r}"
+            limit = f"max_length = {self.max_length} events"
+            raise ValueError(f"A window may have at most {limit}; got {got}. Pass history=<number of events>.")
 
     def answers(
         self, windows: Windows, question: Question, *, curves: bool = True
@@ -484,19 +384,13 @@ class EHDDistiller:
                 future=tuple(events[split:]),
                 distill_mask=tuple(answer.distill_mask[row, history].tolist()),
                 **{name: values[row] for name, values in columns.items()},
-                epsilon=question.epsilon,
-                share=question.share,
+                **{name: getattr(question, name) for name in ("epsilon", "share", "delta", "conditioning")},
                 size=None if question.size is None else min(question.size, split),
-                delta=question.delta,
-                conditioning=question.conditioning,
                 curve=None if answer.curve is None else tuple(answer.curve[row, : split + 1].tolist()),
                 seq_id=name,
                 window=int(spans.offset[row]),
                 time_unit=config.time_unit,
             )
-
-
-# --- sources in other forms
 
 
 def _as_source(source: Any) -> Any:
@@ -505,8 +399,6 @@ def _as_source(source: Any) -> Any:
         return pd.concat([frame.assign(seq_id=index) for index, frame in enumerate(source)])
     if isinstance(source, np.ndarray) and source.ndim == 2 and source.shape[1] == 2:
         source = [tuple(pair) for pair in source.tolist()]
-    if isinstance(source, Sequence) and len(source) == 0:
-        raise ValueError("it has no events; expected at least one. Check what was selected.")
     if isinstance(source, dict) and "times" in source and np.ndim(source["times"][:1]) == 1:
         if np.ndim(source.get("seq_id", 0)) == 0:  # one sequence, not one row per event
             return {name: [value] for name, value in source.items()}
@@ -523,10 +415,9 @@ def _is_nested(source: Any) -> bool:
 
 def _is_named(source: Any, events: EventSequences) -> bool:
     """Whether a source names its sequences itself."""
-    if isinstance(source, EventSequences) or events.seq_ids != (0,):
-        return True
     row = source[0] if isinstance(source, list | tuple) else source
-    return "seq_id" in getattr(row, "columns", getattr(row, "column_names", row if isinstance(row, dict) else ()))
+    columns = getattr(row, "columns", getattr(row, "column_names", row if isinstance(row, dict) else ()))
+    return isinstance(source, EventSequences) or events.seq_ids != (0,) or "seq_id" in columns
 
 
 def _in_unit(events: EventSequences, unit: str | None) -> EventSequences:
@@ -541,32 +432,19 @@ def _in_unit(events: EventSequences, unit: str | None) -> EventSequences:
 
 def _joined(before: EventSequences, after: EventSequences) -> tuple[EventSequences, np.ndarray]:
     """Histories and futures given apart, as sequences, and how many events each future has (S,)."""
-    if before.seq_ids != after.seq_ids:
-        raise ValueError(
-            "There must be one future per history, of the same name and in the same order; got "
-            f"{len(before)} histories, {len(after)} futures. Sort them alike."
-        )
-    if (before.epochs is None) != (after.epochs is None):
-        raise ValueError("History and future must both have timestamps or both have numbers; got one of each.")
+    if before.seq_ids != after.seq_ids or (before.epochs is None) != (after.epochs is None):
+        got = f"{len(before)} histories, {len(after)} futures"
+        raise ValueError(f"There must be one future per history, with its name, place and kind of times; got {got}.")
     later = after.times
     if before.epochs is not None and after.epochs is not None:
         gap = (after.epochs - before.epochs).astype("timedelta64[ns]").astype(np.int64)
         later = later + np.repeat(gap / unit_in_nanoseconds(before.time_unit or "s"), after.lengths)
     begins, ended = later[after.offsets[:-1]], before.times[before.offsets[1:] - 1]
     if len(early := np.flatnonzero(begins < ended)):
-        row = early[0]
-        raise ValueError(
-            f"The future must not begin before the history ends; in sequence {before.seq_ids[row]!r} it begins at "
-            f"{begins[row]:g} and the history ends at {ended[row]:g}. Swap or cut them."
-        )
+        where = f"at {begins[early[0]]:g} in sequence {before.seq_ids[early[0]]!r}"
+        raise ValueError(f"The future must not begin before the history ends; it begins {where}. Swap or cut them.")
     # Sort by sequence, stable: each history before its future.
-    order = np.argsort(
-        np.concatenate([np.repeat(np.arange(len(part)), part.lengths) for part in (before, after)]), kind="stable"
-    )
-    joined = replace(
-        before,
-        times=np.concatenate([before.times, later])[order],
-        marks=np.concatenate([before.marks, after.marks])[order],
-        offsets=before.offsets + after.offsets,
-    )
-    return joined, after.lengths
+    owners = [np.repeat(np.arange(len(part)), part.lengths) for part in (before, after)]
+    order = np.argsort(np.concatenate(owners), kind="stable")
+    times, marks = np.append(before.times, later)[order], np.append(before.marks, after.marks)[order]
+    return replace(before, times=times, marks=marks, offsets=before.offsets + after.offsets), after.lengths

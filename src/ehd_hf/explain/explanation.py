@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,9 +14,6 @@ import pandas as pd
 from ..data.sequences import EventSequences
 from ..data.windows import Spans, runs
 from ..models.question import MARGIN, Question
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Status = Literal["explained", "explains_nothing", "infeasible"]
 
@@ -36,8 +33,7 @@ FIELDS |= {"time_unit": "string"}
 
 
 class Windows(NamedTuple):
-    """W windows to explain, the times of their flat events as the source shows them (N,), and the names of their
-    sequences (W,)."""
+    """W windows, the times of their flat events as the source shows them (N,), names of their sequences (W,)."""
 
     spans: Spans
     shown: np.ndarray
@@ -67,79 +63,54 @@ class Windows(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One event as the user knows it: its position in the window, its time (a number or a timestamp, as the source
-    has it), the name of its mark, and the score of a history event: the highest are distilled first. With the paper's
+    """One event as the user knows it; the history events of the highest score are distilled first. With the paper's
     distiller and refine="none" the score is P(distil)."""
 
-    position: int
-    time: float | np.datetime64
+    position: int  # in the window
+    time: float | np.datetime64  # as the source has it
     mark: str
     score: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Intensity:
-    """The intensity along a window, in events per `time_unit`, with and without the distilled events.
+    """The intensity along a window, in events per `time_unit`, with and without the distilled events."""
 
-    Args:
-        times: (Q,) as the source writes times; the time of an event stands twice, before and after it.
-        whole, left: (Q,) intensity of all marks together, given every event before, and without the distilled ones.
-        split: how many of the points lie in the history.
-        marks: names of M marks of the future that have curves of their own.
-        whole_by_mark, left_by_mark: (M, Q).
-    """
-
-    times: np.ndarray
-    whole: np.ndarray
-    left: np.ndarray
-    split: int
-    marks: tuple[str, ...]
-    whole_by_mark: np.ndarray
-    left_by_mark: np.ndarray
+    times: np.ndarray  # (Q,) as the source writes times; the time of an event stands twice, before and after it
+    whole: np.ndarray  # (Q,) of all marks together, given every event before
+    left: np.ndarray  # (Q,) the same without the distilled events
+    split: int  # how many of the points lie in the history
+    marks: tuple[str, ...]  # M marks of the future that have curves of their own
+    whole_by_mark: np.ndarray  # (M, Q)
+    left_by_mark: np.ndarray  # (M, Q)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why the future happened, as far as a trained point process can say.
+    """Why the future happened, as far as a trained point process can say."""
 
-    Args:
-        history, future: events of H_f and x_o.
-        distill_mask: for each history event, whether it is part of the explanation H_d.
-        dppl_left: perplexity drop when the distilled events are removed (eq. 4): very negative if they matter.
-        dppl_distilled: perplexity drop when only they remain: near 0 or above if they suffice.
-        dppl_empty: perplexity drop when the whole history is removed: what it explains.
-        dppl_left_time, dppl_left_mark: the parts of dppl_left that the future's times and its marks lose.
-        epsilon, share, size, delta, conditioning: what was asked, as in `Question`.
-        status: "explained"; "explains_nothing" (the future is as likely without the history, or more) or "infeasible"
-            (no set that was tried meets the target): H_d is then the set tried that lowers dppl most.
-        one_minimal: no single event can be dropped without missing the target; None if that was not checked.
-        curve: dppl_left when the first 0, 1, ... events in the order of their scores are distilled; None if they were
-            not evaluated (refine="none").
-        seq_id, window: name of the sequence, if it has one, and position of the window's first event in it.
-        time_unit: unit of numeric times, if known.
-        intensity: the curves of a picture, if they were asked for (`explain(..., intensities=True)`).
-    """
-
-    history: tuple[Event, ...]
-    future: tuple[Event, ...]
-    distill_mask: tuple[bool, ...]
-    dppl_left: float
-    dppl_distilled: float
-    dppl_empty: float
-    dppl_left_time: float
-    dppl_left_mark: float
-    epsilon: float | None = None
+    history: tuple[Event, ...]  # H_f
+    future: tuple[Event, ...]  # x_o
+    distill_mask: tuple[bool, ...]  # for each history event, whether it is part of the explanation H_d
+    dppl_left: float  # perplexity drop without the distilled events (eq. 4): very negative if they matter
+    dppl_distilled: float  # perplexity drop when only they remain: near 0 or above if they suffice
+    dppl_empty: float  # perplexity drop without any history: what it explains
+    dppl_left_time: float  # the part of dppl_left that the future's times lose
+    dppl_left_mark: float  # and the part that its marks lose
+    epsilon: float | None = None  # what was asked, as in `Question`
     share: float | None = None
     size: int | None = None
     delta: float | None = None
+    # "explains_nothing": the future is as likely without the history, or more; "infeasible": no set that was tried
+    # meets the target. H_d is then the set tried that lowers dppl most.
     status: Status = "explained"
-    one_minimal: bool | None = None
-    curve: tuple[float, ...] | None = None
+    one_minimal: bool | None = None  # no single event can be dropped without missing the target; None: not checked
+    curve: tuple[float, ...] | None = None  # dppl_left of the first 0, 1, ... events by score; None if refine="none"
     conditioning: str = "paper"
-    seq_id: Any = None
-    window: int = 0
-    time_unit: str | None = None
-    intensity: Intensity | None = field(default=None, compare=False, repr=False)
+    seq_id: Any = None  # name of the sequence, if it has one
+    window: int = 0  # position of the window's first event in it
+    time_unit: str | None = None  # unit of numeric times, if known
+    intensity: Intensity | None = field(default=None, compare=False, repr=False)  # if asked for: intensities=True
 
     @property
     def distilled(self) -> tuple[Event, ...]:
@@ -264,12 +235,9 @@ class Explanation:
         share = curve / self.dppl_empty + 0.0 if self._explains_something else np.full(len(curve), np.nan)
         return pd.DataFrame({"size": np.arange(len(curve)), "dppl_left": curve, "explained_share": share})
 
-    def plot(
-        self, *, title: str | None = None, mark: str | None = None, theme: Literal["light", "dark"] = "light"
-    ) -> Figure:
-        """The window as a picture, to be saved by `savefig`: events by mark, the intensity (of `mark`, one of
-        `intensity.marks`, or of all marks) with and without the distilled events, and the trade-off if there is one.
-        Without intensities it shows the scores."""
+    def plot(self, *, title: str | None = None, mark: str | None = None, theme: Any = "light") -> Any:
+        """The window as a figure of matplotlib, with a `theme` light or dark: events by mark, the intensity of `mark`
+        or of all marks (the scores, if no intensities were asked for), and the trade-off if there is one."""
         from ..present.picture import explanation_plot  # matplotlib takes a while to import
 
         return explanation_plot(self, title, mark=mark, theme=theme)
@@ -278,8 +246,7 @@ class Explanation:
         """One row per event of the window: position, time, mark, role (distilled, left or future), score."""
         roles = ["distilled" if chosen else "left" for chosen in self.distill_mask] + ["future"] * len(self.future)
         frame = pd.DataFrame(list(self.history + self.future), columns=list(Event._fields))
-        frame.insert(3, "role", roles)
-        return frame
+        return frame.assign(role=roles)[["position", "time", "mark", "role", "score"]]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, strings and lists; timestamps as ISO strings. The events take the place of the
@@ -314,8 +281,7 @@ class Explanation:
         return json.dumps(self.to_dict(), default=str, **options)
 
     def to_row(self) -> dict[str, Any]:
-        """One flat row with the columns `FIELDS`, for tables of many explanations: the distilled events in parallel
-        lists, the numbers."""
+        """One flat row with the columns `FIELDS`: the distilled events in parallel lists, the numbers."""
         chosen = self.distilled
         derived = {
             "seq_id": self.seq_id.item() if isinstance(self.seq_id, np.generic) else self.seq_id,
@@ -338,17 +304,13 @@ def explanations_to_frame(
 ) -> pd.DataFrame:
     """Many explanations as one table: a row for each, as `Explanation.to_row` gives it; or, per "event", a row for
     each event of each window, with `seq_id` and the number of the explanation."""
+    if per not in ("explanation", "event"):
+        raise ValueError(f"per must be explanation or event; got {per!r}.")
     if per == "explanation":
         return pd.DataFrame([explanation.to_row() for explanation in explanations])
-    if per != "event":
-        raise ValueError(f"per must be explanation or event; got {per!r}.")
-    frames = [pd.DataFrame(columns=["explanation", "seq_id", *Event._fields])]
-    for number, explanation in enumerate(explanations):
-        frame = explanation.to_frame()
-        frame.insert(0, "explanation", number)
-        frame.insert(1, "seq_id", explanation.seq_id)
-        frames.append(frame)
-    return pd.concat(frames[1:] or frames, ignore_index=True)
+    frames = [one.to_frame().assign(explanation=number, seq_id=one.seq_id) for number, one in enumerate(explanations)]
+    columns = ["explanation", "seq_id", "position", "time", "mark", "role", "score"]
+    return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
 def _listed(events: tuple[Event, ...], unit: str | None) -> str:

@@ -88,7 +88,6 @@ class EventHistoryPipeline(Pipeline):
             window,
             torch.stack([~chosen, chosen, torch.zeros_like(chosen)]).to(times.dtype),
             conditioning=self.model.config.conditioning,
-            rebuilder="compact",
         )
         parts = torch.stack([drops.time, drops.mark])[..., 0]  # (2, 3)
         return {"chosen": chosen[0], "scores": scores[0], "parts": parts, "events": input_tensors["events"]}

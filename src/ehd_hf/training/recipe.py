@@ -12,7 +12,7 @@ import functools
 import json
 import math
 import shutil
-import time
+import timeit
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -27,11 +27,11 @@ from transformers.utils import logging as transformers_logging
 
 from .. import __version__
 from ..data.reading import EITHER, EPOCHS, SELDOM, Read, Reading
-from ..data.sequences import EventSequences, unit_in_nanoseconds
+from ..data.sequences import EventSequences
 from ..data.windows import EventStore, make_crops, make_windows, parse_pair
 from ..evaluation.answers import compare
 from ..evaluation.scores import checkpoint_stamp, evaluate_mtpp, events_digest, trivial_baselines
-from ..files import holds_nothing, locked, make_folder, read_rows, remove_folder, replaced_when_done, write_text
+from ..files import holds_nothing, locked, make_folder, remove_folder, replaced_when_done, write_text
 from ..models.distiller import DistillerModel
 from ..models.point_process import MTPPModel
 from .trainer import Trainer, TrainingArguments
@@ -108,29 +108,28 @@ def make_plan(
     crop_length = int(min(max(CROP_LENGTH, history + future), max(train.lengths.max(), 2)))
     windows = num_windows(train.lengths, history + future)
     mtpp_batch, distiller_batch = (int(min(BATCH_SIZE, size)) for size in (train.num_events, windows))
-    mtpp: Config = {
-        "task": "mtpp",
-        "data": {"crop_length": crop_length},
-        "model": {"model_type": "fullynn"},
-        "training": {"batch_size": mtpp_batch, "learning_rate": 0.01, "metric": "loss", "patience": 5},
+    stages: dict[str, Config] = {
+        "point_process": {
+            "task": "mtpp",
+            "data": {"crop_length": crop_length},
+            "model": {"model_type": "fullynn"},
+            "training": {"batch_size": mtpp_batch, "learning_rate": 0.01, "metric": "loss", "patience": 5},
+        },
+        "distiller": {
+            "task": "distiller",
+            "data": {"pair": f"{future}-{history}"},
+            "model": {"model_type": "ranking_distiller", "share": 0.7, "conditioning": "survival"},
+            "training": {"batch_size": distiller_batch, "learning_rate": 0.001, "metric": "size"},
+        },
     }
-    distiller: Config = {
-        "task": "distiller",
-        "data": {"pair": f"{future}-{history}"},
-        "model": {"model_type": "ranking_distiller", "share": 0.7, "conditioning": "survival"},
-        "training": {"batch_size": distiller_batch, "learning_rate": 0.001, "metric": "size"},
-    }
-    for config in (mtpp, distiller):
+    for config in stages.values():
         config["data"] |= {"validation_items": VALIDATION_ITEMS[config["task"]], "validation_seed": seed}
-        config["training"] |= {"seed": seed}
-    plan = Plan(dict(zip(STAGES, (mtpp, distiller), strict=True)), split, seed)
+        config["training"]["seed"] = seed
     crop = min(crop_length, float(train.lengths.mean()))
     steps = MTPP_PASSES * train.num_events / (mtpp_batch * crop), DISTILLER_PASSES * windows / distiller_batch
     bounds = zip(steps, (MTPP_STEPS, DISTILLER_STEPS), strict=True)
-    return plan.with_steps(*(int(round(min(max(num, low), high), -1)) for num, (low, high) in bounds)), splits
-
-
-# --- windows and splits
+    rounded = (int(round(min(max(num, low), high), -1)) for num, (low, high) in bounds)
+    return Plan(stages, split, seed).with_steps(*rounded), splits
 
 
 def choose_window(lengths: np.ndarray, history: int | None = None, future: int | None = None) -> tuple[int, int]:
@@ -138,9 +137,8 @@ def choose_window(lengths: np.ndarray, history: int | None = None, future: int |
 
     Where fewer than three sequences are long enough, so that each must be cut in time: a twelfth of the longest.
     """
-    for name, value in (("history", history), ("future", future)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1 event; got {value}. Leave it out to have it chosen.")
+    if min(value for value in (history, future, 1) if value is not None) < 1:
+        raise ValueError(f"history and future must be at least 1 event; got {history} and {future}. Leave them out.")
     if history is not None:
         return history, future or max(1, round(history * FUTURE_SHARE / (1 - FUTURE_SHARE)))
     long = lengths[lengths >= SHORTEST_WINDOW]
@@ -202,32 +200,29 @@ def _cut_in_time(events: EventSequences, window: int) -> dict[str, EventSequence
     return splits
 
 
-# --- time
-
-
 def trial(splits: Splits, plan: Plan) -> list[float]:
     """Seconds of a training step of each stage, by trying a few."""
-    mtpp, distiller = plan.stages.values()
+    seconds: list[float] = []
+    mtpp: Any = None
     with torch.random.fork_rng():
-        model, *stores = build(mtpp, splits)
-        first = _seconds_per_step(model, stores[0], mtpp, 6)
-        distiller = {**distiller, "model": {**distiller["model"], "mtpp": model}}
-        model, *stores = build(distiller, splits)
-        return [first, _seconds_per_step(model, stores[0], distiller, 3)]
+        for config, repeats in zip(plan.stages.values(), (6, 3), strict=True):
+            model, store, _ = build(config, splits, mtpp)
+            seconds.append(_seconds_per_step(model, store, config, repeats))
+            mtpp = model
+    return seconds
 
 
 def _seconds_per_step(model: Any, store: EventStore, config: Config, repeats: int) -> float:
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.0)
-    indices = np.random.default_rng(0).integers(len(store), size=(repeats, config["training"]["batch_size"]))
-    seconds = []
-    model.train()
-    for rows in indices:
-        began = time.perf_counter()
-        model(**store.__getitems__(rows)).loss.backward()
+    indices = iter(np.random.default_rng(0).integers(len(store), size=(repeats, config["training"]["batch_size"])))
+
+    def step() -> None:
+        model(**store.__getitems__(next(indices))).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        seconds.append(time.perf_counter() - began)
-    return float(np.median(seconds[1:]))  # the first one warms up
+
+    model.train()
+    return float(np.median(timeit.repeat(step, number=1, repeat=repeats)[1:]))  # the first one warms up
 
 
 def _fixed_seconds(plan: Plan, costs: Sequence[float]) -> float:
@@ -264,14 +259,9 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-# --- how a table looks
-
-
 class Findings(NamedTuple):
-    """What a table of events looks like: figures by name, and what may go wrong with it."""
-
-    figures: dict[str, Any]
-    warnings: list[str]
+    figures: dict[str, Any]  # what a table of events looks like
+    warnings: list[str]  # what may go wrong with it
 
 
 def inspect_events(events: EventSequences) -> Findings:
@@ -285,14 +275,12 @@ def inspect_events(events: EventSequences) -> Findings:
     intervals = np.diff(times)[is_inner[1:]] * unit
     repeated = (np.diff(times) == 0) & (np.diff(events.marks) == 0) & is_inner[1:]
     counts = np.bincount(events.marks, minlength=events.num_marks)
-    history, future = choose_window(lengths)
+    fewest, most, (history, future) = int(lengths.min()), int(lengths.max()), choose_window(lengths)
     figures: dict[str, Any] = {
         "sequences": len(events),
         "events": events.num_events,
         "marks": events.num_marks,
-        "events_per_sequence": dict(
-            fewest=int(lengths.min()), median=float(np.median(lengths)), most=int(lengths.max())
-        ),
+        "events_per_sequence": {"fewest": fewest, "median": float(np.median(lengths)), "most": most},
         "time_unit": events.time_unit,
         "interval": None,
         "tied": float((intervals == 0).mean()) if len(intervals) else 0.0,
@@ -304,9 +292,7 @@ def inspect_events(events: EventSequences) -> Findings:
         values = (intervals.mean(), *np.quantile(intervals, (0.05, 0.5, 0.95)))
         figures["interval"] = dict(zip(("mean", "5 %", "median", "95 %"), map(float, values), strict=True))
     if events.epochs is not None:
-        last = times[events.offsets[1:] - 1] * unit * unit_in_nanoseconds(events.time_unit or "s")
-        ends = events.epochs + last.astype("timedelta64[ns]")
-        for name, end in (("from", events.epochs.min()), ("to", ends.max())):
+        for name, end in (("from", events.epochs.min()), ("to", events.shown_times().max())):
             figures[name] = str(end.astype("datetime64[s]")).replace("T", " ")
     return Findings(figures, list(_warnings(events, figures, intervals, int(repeated.sum()))))
 
@@ -324,9 +310,7 @@ def _warnings(
         yield "All events are of one kind, so only their times can be explained. Is the mark column the right one?"
     if events.num_events < FEW_EVENTS:
         yield f"{events.num_events:,} events are few: expect a model that knows little more than averages."
-    if len(intervals) and intervals.max() == 0:
-        yield "All events of a sequence have the same time: nothing can be learnt from intervals."
-    elif len(intervals) and intervals.min() == intervals.max():
+    if len(intervals) and intervals.min() == intervals.max():
         yield f"All intervals are equal ({intervals[0]:g}{unit}): the times carry no information."
     elif len(intervals):
         mean, quartile = intervals.mean(), float(np.quantile(intervals[intervals > 0], 0.25))
@@ -352,8 +336,6 @@ def _warnings(
     if events.epochs is not None and (early := int((events.epochs < np.datetime64("1980-01-01")).sum())):
         yield f"{early:,} sequences begin before 1980: are these times, or blanks that were filled in?"
 
-
-# --- in words
 
 _UNIT_WORDS = {"ms": "milliseconds", "s": "seconds", "min": "minutes", "h": "hours", "D": "days"}
 _WRITTEN = {"iso": "timestamps", "number": "plain numbers"} | {unit: f"{unit} since 1970" for unit in EPOCHS}
@@ -396,11 +378,11 @@ def describe_plan(run: Run, splits: Splits, findings: Findings) -> list[tuple[st
     ]
 
 
-# --- a run
+def build(config: Config, splits: Splits, mtpp: Any = None) -> tuple[Any, EventStore, EventStore]:
+    """The model of a config, its weights drawn from torch's own generator, and what it is trained and validated on.
 
-
-def build(config: Config, splits: Splits) -> tuple[Any, EventStore, EventStore]:
-    """The model of a config, its weights drawn from torch's own generator, and what it is trained and validated on."""
+    mtpp: the point process of a distiller; by default the one its config names.
+    """
     task, data, model, train = config["task"], config["data"], dict(config["model"]), splits["train"]
     needed = {"mtpp": "crop_length", "distiller": "pair"}.get(task)
     if needed not in data or "model_type" not in model:
@@ -417,34 +399,28 @@ def build(config: Config, splits: Splits) -> tuple[Any, EventStore, EventStore]:
     else:
         future, history = parse_pair(data["pair"])
         kind: Any = MODEL_MAPPING[type(AutoConfig.for_model(model.pop("model_type")))]
-        built = kind.from_mtpp(model.pop("mtpp", None), history=history, future=future, **model)
+        mtpp = model.pop("mtpp", None) if mtpp is None else mtpp
+        built = kind.from_mtpp(mtpp, history=history, future=future, **model)
         cut = functools.partial(make_windows, future=future, history=history)
     size, seed = data.get("validation_items", 2000), data.get("validation_seed", 0)
     return built, cut(train), cut(splits["validation"]).sample(size, seed=seed)
 
 
-def build_trainer(config: Config, splits: Splits) -> Trainer:
-    """What trains the model of a config."""
-    model, train, validation = build(config, splits)
+def build_trainer(config: Config, splits: Splits, mtpp: Any = None) -> Trainer:
+    """What trains the model of a config (see `build`)."""
+    model, train, validation = build(config, splits, mtpp)
     return Trainer(model, TrainingArguments.from_dict(config["training"]), train, validation)
 
 
 @dataclass
 class Run:
-    """What `plan.json` of a model's folder holds; a YAML file of `plan` and `reading` is one too.
-
-    Args:
-        reading: how the events are read, as a dict.
-        data: what the events are called.
-        request: what makes two runs the same: the digest of the events, how they are read, what was asked.
-        seconds_per_step: of each stage, as it was tried.
-    """
+    """What `plan.json` of a model's folder holds; a YAML file of `plan` and `reading` is one too."""
 
     plan: Plan
-    reading: Row
-    data: str = ""
-    request: Row = field(default_factory=dict)
-    seconds_per_step: Sequence[float] = ()
+    reading: Row  # how the events are read
+    data: str = ""  # what the events are called
+    request: Row = field(default_factory=dict)  # what makes two runs the same: the events, and what was asked
+    seconds_per_step: Sequence[float] = ()  # of each stage, as it was tried
     finished: bool = False
     version: str = __version__
 
@@ -453,9 +429,12 @@ class Run:
         try:
             text = file.read_text(encoding="utf-8")
             saved = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
-            plan = saved["plan"] | {"stages": {stage: saved["plan"]["stages"][stage] for stage in STAGES}}
-            return cls(**{**saved, "plan": Plan(**plan)})
-        except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+            stages = {stage: saved["plan"]["stages"][stage] for stage in STAGES}
+            plan = Plan(**{**saved["plan"], "stages": stages})
+            if not all(plan.window) or not all(plan.training("steps") + plan.training("batch_size")):
+                raise ValueError("it lacks windows or steps")
+            return cls(**{**saved, "plan": plan})
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
             raise ValueError(
                 f"{file} is not the plan of a training run: {error}. Correct it, or train in another folder."
             ) from error
@@ -485,11 +464,8 @@ def prepare(
 ) -> tuple[Run, dict[str, EventSequences]]:
     """The run in `out`, if it was asked for in the same way, or a new one; and the splits of its events.
 
-    Args:
-        data: what to call the events.
-        plan: how to train; made for the events if not given.
-        minutes: how long to train, about.
-        asked: history, future and seed of `make_plan`.
+    data: what to call the events. plan: made for the events if not given. minutes: how long to train, about. asked:
+    history, future and seed of `make_plan`.
     """
     asked = {"history": None, "future": None, "seed": 0, **asked}
     request = {"events": events_digest(read.events), "reading": read.reading.to_dict(), **asked, "minutes": minutes}
@@ -508,10 +484,8 @@ def prepare(
 
 def unseen_part(out: Path, events: EventSequences) -> tuple[EventSequences, EventSequences] | None:
     """The test and training splits, if the model in `out` was trained on these very events."""
-    if not (out / PLAN_FILE).is_file():
-        return None
-    run = Run.load(out / PLAN_FILE)
-    if run.request["events"] != events_digest(events):
+    run = Run.load(out / PLAN_FILE) if (out / PLAN_FILE).is_file() else None
+    if run is None or run.request.get("events") != events_digest(events):
         return None
     splits, _ = split_events(events, sum(run.plan.window), run.plan.seed)
     return splits["test"], splits["train"]
@@ -528,11 +502,9 @@ def carry_out(
 ) -> list[Row]:
     """Train both stages, or what is left of them, judge the model by the test split and put it in place; its rows.
 
-    Args:
-        threads: CPU threads; 0 is all.
-        progress: show bars.
-        announce: is called with what begins.
+    threads: CPU threads, 0 for all. progress: show bars. announce: is called with what begins.
     """
+    open_model = functools.partial(AutoModel.from_pretrained, use_safetensors=True)
     transformers_logging.disable_progress_bar()  # one bar at a time, and small models load in a blink
     make_folder(out)
     with locked(out):
@@ -549,15 +521,13 @@ def carry_out(
                 remove_folder(folder)  # it was interrupted before its first checkpoint
             save_every = max(1, round(SECONDS_BETWEEN_CHECKPOINTS / run.seconds_per_step[number]))
             options = {"out": str(folder), "save_every": save_every, "num_threads": threads, "progress": progress}
-            model, training = dict(config["model"]), {**config["training"], **options}
-            if stage == "distiller":
-                model["mtpp"] = AutoModel.from_pretrained(out / "training" / "point_process", use_safetensors=True)
+            mtpp = None if stage == "point_process" else open_model(out / "training" / "point_process")
             torch.manual_seed(run.plan.seed)  # the initial weights
-            build_trainer({**config, "model": model, "training": training}, splits).train(resume=resume)
+            config = {**config, "training": {**config["training"], **options}}
+            build_trainer(config, splits, mtpp).train(resume=resume)
         announce("Judging it by sequences it has not seen ...")
-        distiller = AutoModel.from_pretrained(folder, use_safetensors=True).eval()
         stamp = {"data": run.data, "split": "test", **checkpoint_stamp(folder)}
-        rows = score_model(distiller, splits["test"], train=splits["train"], **stamp)
+        rows = score_model(open_model(folder).eval(), splits["test"], train=splits["train"], **stamp)
         write_text(out / RESULTS_FILE, "".join(json.dumps(row) + "\n" for row in rows))
         write_text(out / READING_FILE, json.dumps(run.reading, indent=1))
         for name in ("model.safetensors", "config.json"):  # with the last one the folder becomes a model
@@ -567,23 +537,13 @@ def carry_out(
         return rows
 
 
-# --- how good it is
-
-
-def read_results(out: Path) -> list[Row]:
-    """The rows of a finished run."""
-    return read_rows(out / RESULTS_FILE)
-
-
 def score_model(
     model: DistillerModel | MTPPModel, test: EventSequences, *, train: EventSequences | None = None, **stamp: Any
 ) -> list[Row]:
     """Rows of the point process beside trivial baselines; of a distiller, also of its explanations beside the most
     recent events.
 
-    Args:
-        test: events to be scored on; a part of them if they are very many.
-        train: events the baselines are fitted to; those of `test` if not given, which flatters the baselines.
+    Of very many events a part is scored. The baselines are fitted to `train`, or to `test`, which flatters them.
     """
     last = int(np.searchsorted(np.cumsum(test.lengths), MOST_TEST_EVENTS))
     part = test.select(np.arange(min(len(test), last + 1)))
@@ -613,10 +573,9 @@ def judge(rows: Sequence[Row]) -> Verdict:
     """The rows of `score_model` in words."""
     nll = {row["model"]: row["nll"] for row in rows if row["task"] == "mtpp"}
     own = nll.pop(MODEL)
-    best = min(nll, key=lambda name: nll[name]) if nll else None
-    gain = nll[best] - own if best else math.nan
-    if not gain > SMALLEST_GAIN:
-        averages = f"; {best} {nll[best]:.3f}" if best else ""
+    best, best_nll = min(nll.items(), key=lambda item: item[1], default=("", math.nan))
+    if not best_nll - own > SMALLEST_GAIN:
+        averages = f"; {best} {best_nll:.3f}" if best else ""
         return Verdict(
             f"It predicts these events no better than averages do (NLL {own:.3f}{averages}): its explanations would "
             "mean nothing.",
@@ -625,20 +584,17 @@ def judge(rows: Sequence[Row]) -> Verdict:
             False,
         )
     sentence = (
-        f"Each unseen event is {math.exp(gain):.2f} times as likely under it as under the better of two trivial "
-        f"models (NLL {own:.3f} against {nll[best or '']:.3f})"
+        f"Each unseen event is {math.exp(best_nll - own):.2f} times as likely under it as under the better of two "
+        f"trivial models (NLL {own:.3f} against {best_nll:.3f})"
     )
     explained = {row["solver"]: row for row in rows if row["task"] == "explain"}
-    distilled, recent = explained.get(SOLVER), explained.get("recency")
-    if distilled is None:
+    if SOLVER not in explained:
         return Verdict(f"{sentence}; explanations were not tried.", "Try some with ehd-hf explain.", True)
+    distilled, recent = explained[SOLVER], explained.get("recency")
     if distilled["explains_nothing"] >= 1 or recent is None:
-        return Verdict(
-            f"{sentence}, but no past event helps to predict the next ones.",
-            "Ask about a shorter future, such as 1 event, or train on longer histories.",
-            False,
-        )
-    history = int(distilled["pair"].split("-")[1])
+        sentence += ", but no past event helps to predict the next ones."
+        return Verdict(sentence, "Ask about a shorter future, such as 1 event, or train on longer histories.", False)
+    history = distilled["pair"].split("-")[1]
     target = f"{distilled['share']:.0%} of what they explain" if distilled["share"] is not None else "the future"
     sentence += f"; {distilled['size']:.1f} of {history} past events carry {target}, "
     if distilled["size"] < LESS_THAN_RECENT * recent["size"]:

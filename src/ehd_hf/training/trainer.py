@@ -33,7 +33,7 @@ from transformers.utils import logging as transformers_logging
 from .. import __version__, files
 
 # Arguments that change how a run looks or how fast it is, not what it computes: they may differ when resuming.
-_FREE_TO_CHANGE = {"out", "num_threads", "progress", "keep_checkpoints", "save_every"}
+_FREE_TO_CHANGE = {"out", "num_threads", "progress", "save_every"}
 
 
 def _number(default: float, *, least: float = 0, above: float = -inf) -> Any:
@@ -78,7 +78,6 @@ class TrainingArguments:
     metric: str = "loss"
     patience: int = _number(0)
     save_every: int = _number(500, least=1)
-    keep_checkpoints: int = _number(2, least=1)
     seed: int = _number(0)
     num_threads: int = _number(0)
     progress: bool = True
@@ -169,11 +168,12 @@ class Trainer:
         if is_main and not resume and not self.out.is_file():
             files.make_folder(self.out)
         with files.locked(self.out) if is_main and self.out.is_dir() else nullcontext():
-            if resume and (self.out / "training.json").is_file():
-                return self._finish_again()
-            return self._run(resume)
+            if not (resume and (self.out / "training.json").is_file()):
+                self._run(resume)
+            return self._finish()
 
-    def _run(self, resume: bool) -> dict[str, float]:
+    def _run(self, resume: bool) -> None:
+        """Train; write the best model and `training.json`."""
         args, accelerator = self.args, self.accelerator
         optimizer = torch.optim.AdamW(
             [parameter for parameter in self.model.parameters() if parameter.requires_grad],
@@ -227,9 +227,23 @@ class Trainer:
             if (step + 1) % args.save_every == 0:
                 self._save_checkpoint(optimizer)
         bar.close()
-        return self._finish()
+        if accelerator.is_main_process:
+            files.put_files(self.out / "best", self.out)
+            best = next(row for row in files.read_rows(self.out / "log.jsonl") if row["step"] == progress.best_step)
+            summary = dict(args=asdict(args), version=__version__, steps_run=progress.step, best=best)
+            files.write_text(self.out / "training.json", json.dumps(summary, indent=1))
 
-    # --- parts of the loop
+    def _finish(self) -> dict[str, float]:
+        """Take the best model of a run that has ended, clean up (it may have been killed at that), return its row."""
+        self.accelerator.wait_for_everyone()
+        summary = json.loads((self.out / "training.json").read_text(encoding="utf-8"))
+        self._check_unchanged(summary["args"])
+        if self.accelerator.is_main_process:
+            for name in ("checkpoints", "best"):
+                files.remove_folder(self.out / name)
+        self._plain_model.load_state_dict(load_file(self.out / "model.safetensors"))
+        self.model.eval()
+        return summary["best"]
 
     def _indices(self, steps: range) -> StepBatches:
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
@@ -320,8 +334,6 @@ class Trainer:
             )
             torch.set_num_threads(threads)
 
-    # --- the run's folder
-
     @property
     def _checkpoints(self) -> list[Path]:
         return sorted(self.out.glob("checkpoints/step-*[0-9]"))
@@ -354,7 +366,7 @@ class Trainer:
             with files.folder_replaced_when_done(folder) as partial:
                 save_file(tensors, partial / "state.safetensors")
                 (partial / "progress.json").write_text(json.dumps(state, indent=1))
-            for old in self._checkpoints[: -self.args.keep_checkpoints]:
+            for old in self._checkpoints[:-2]:
                 files.remove_folder(old)
         self.accelerator.wait_for_everyone()
 
@@ -413,34 +425,3 @@ class Trainer:
         finally:
             if shown:
                 transformers_logging.enable_progress_bar()
-
-    def _finish(self) -> dict[str, float]:
-        """Put the best model into `out` itself and write how the run ended."""
-        self.accelerator.wait_for_everyone()
-        self._load_weights(self.out / "best")
-        best = next(row for row in files.read_rows(self.out / "log.jsonl") if row["step"] == self.progress.best_step)
-        self.accelerator.wait_for_everyone()  # before `best/` goes
-        if self.accelerator.is_main_process:
-            files.put_files(self.out / "best", self.out)
-            summary = dict(args=asdict(self.args), version=__version__, steps_run=self.progress.step, best=best)
-            files.write_text(self.out / "training.json", json.dumps(summary, indent=1))
-            self._clean_up()
-        self.accelerator.wait_for_everyone()
-        return best
-
-    def _finish_again(self) -> dict[str, float]:
-        """The outcome of a run that has ended, or was killed while it cleaned up."""
-        summary = json.loads((self.out / "training.json").read_text(encoding="utf-8"))
-        self._check_unchanged(summary["args"])
-        if self.accelerator.is_main_process:
-            self._clean_up()
-        self._load_weights(self.out)
-        return summary["best"]
-
-    def _clean_up(self) -> None:
-        for name in ("checkpoints", "best"):
-            files.remove_folder(self.out / name)
-
-    def _load_weights(self, folder: Path) -> None:
-        self._plain_model.load_state_dict(load_file(folder / "model.safetensors"))
-        self.model.eval()

@@ -21,16 +21,19 @@ from explanations import HOSTILE, MARKS, MOMENT, made
 from helpers import AdditiveMTPP, PoissonMTPP, largest_file
 
 VOID = {"meta", "link", "img", "input", "br", "hr"}
+NUMBERS = {mark: index for index, mark in enumerate(MARKS)}
+LABELS = dict(enumerate(MARKS))
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page: elements with attributes, their text, and whether all are closed."""
+    """What a browser would make of a page: elements with attributes, and their text; all must be closed."""
 
     def __init__(self, text):
         super().__init__()
-        self.elements, self.open, self.texts, self.problems = [], [], {}, []
+        self.elements, self.open, self.texts = [], [], {}
         self.feed(text)
         self.close()
+        assert self.open == []
 
     def handle_starttag(self, tag, attributes):
         self.elements.append((tag, dict(attributes)))
@@ -41,10 +44,7 @@ class Page(HTMLParser):
         self.elements.append((tag, dict(attributes)))
 
     def handle_endtag(self, tag):
-        if not self.open or self.open[-1] != tag:
-            self.problems.append(f"</{tag}> inside {self.open[-3:]}")
-        else:
-            self.open.pop()
+        assert self.open and self.open.pop() == tag
 
     def handle_data(self, data):
         if self.open:
@@ -65,67 +65,65 @@ def sequences(lengths=(12, 5, 30, 3), marks=MARKS, starts=None):
     return EventSequences.from_lists(times, kinds, id2label=dict(enumerate(marks)), starts=starts)
 
 
-def additive(marks=MARKS):
-    """A process in which events of even number bring one another about."""
-    count = len(marks)
-    weight = torch.zeros(count, count)
+def additive(marks=MARKS, **options):
+    """Explains by a process in which events of even number bring one another about."""
+    weight = torch.zeros(len(marks), len(marks))
     weight[::2, ::2] = 1.5
-    model = AdditiveMTPP([0.2] * count, weight)
+    model = AdditiveMTPP([0.2] * len(marks), weight)
     model.config.id2label = dict(enumerate(marks))
     model.config.label2id = {label: mark for mark, label in enumerate(marks)}
-    return model
+    return EHDDistiller(model, **options)
 
 
 # --- which windows
 
 
-def test_every_window_with_a_whole_history_is_one_to_draw_and_a_short_sequence_has_one():
+def test_a_whole_history_makes_a_window_and_a_short_sequence_is_one():
     events = sequences()
     windows = draw_windows(events, future=3, history=6, size=1000)
     # 12 events: ends 9..12; 5: all of it; 30: ends 9..30; 3: nothing but future.
     assert windows.num_possible == 4 + 1 + 22 == len(windows.end)
     assert windows.sequence.tolist() == [0] * 4 + [1] + [2] * 22
     assert windows.end[:5].tolist() == [9, 10, 11, 12, 5] and windows.first[:5].tolist() == [0, 1, 2, 3, 0]
-    for row in range(len(windows.end)):
-        times, marks = windows.stretches[row]
+    for row, (times, marks) in enumerate(windows.stretches):
         whole_times, whole_marks = events[windows.sequence[row]]
-        before = max(windows.first[row] - 1, 0)  # one more, whose time is the origin
-        np.testing.assert_array_equal(times, whole_times[before : windows.end[row]])
-        np.testing.assert_array_equal(marks, whole_marks[before : windows.end[row]])
+        span = slice(max(windows.first[row] - 1, 0), windows.end[row])  # one more, whose time is the origin
+        np.testing.assert_array_equal(times, whole_times[span])
+        np.testing.assert_array_equal(marks, whole_marks[span])
 
 
 def test_a_window_is_explained_as_its_sequence_would_be_up_to_there():
-    events, explainer = sequences(), EHDDistiller(additive(), share=0.5)
+    events, explainer = sequences(), additive(share=0.5)
     windows = draw_windows(events, future=2, history=7, size=9, seed=1)
-    answers = explainer.explain(windows.stretches, future=2, history=7)
-    for row, answer in enumerate(answers):
-        times, marks = events[windows.sequence[row]]
-        until = EventSequences.from_lists(
-            [times[: windows.end[row]]], [marks[: windows.end[row]]], id2label=events.id2label
-        )
-        alone = explainer.explain(until, future=2, history=7)
+    for row, answer in enumerate(explainer.explain(windows.stretches, future=2, history=7)):
+        until = [[values[: windows.end[row]]] for values in events[windows.sequence[row]]]
+        alone = explainer.explain(EventSequences.from_lists(*until, id2label=LABELS), future=2, history=7)
         assert answer.distill_mask == alone.distill_mask and answer.dppl_left == pytest.approx(alone.dppl_left)
         assert [event.time for event in answer.history] == [event.time for event in alone.history]
 
 
-def test_a_known_start_counts_only_for_a_window_that_reaches_back_to_it():
+def test_a_known_start_counts_only_for_a_window_that_reaches_it():
     windows = draw_windows(sequences((9, 4), starts=[-1.0, -2.0]), future=2, history=3, size=1000)
     starts = windows.stretches.starts
-    assert starts[0] == -1.0 and starts[-1] == -2.0
-    assert np.isnan(starts[windows.first > 1]).all()
+    assert starts[0] == -1.0 and starts[-1] == -2.0 and np.isnan(starts[windows.first > 1]).all()
 
 
 def test_a_draw_repeats_itself_in_the_order_of_the_data():
     events = sequences((40, 50))
     one, same, other = (draw_windows(events, 3, 6, 11, seed) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(one.end, same.end)
-    assert len(one.end) == 11 and one.end.tolist() != other.end.tolist()
+    assert len(one.end) == 11 and one.end.tolist() == same.end.tolist() != other.end.tolist()
     assert (np.lexsort((one.end, one.sequence)) == np.arange(11)).all()
 
 
-def test_windows_that_cannot_be_are_refused():
+def test_windows_that_cannot_be_are_refused(tmp_path):
     with pytest.raises(ValueError, match="longer than the future of 40 events; the longest of 4 has 30. Ask for a"):
         draw_windows(sequences(), future=40, history=5, size=3)
+    out = tmp_path / "report.html"
+    with pytest.raises(ValueError, match="Say how many of the last events to explain.*Pass future=5"):
+        write_report(additive(), sequences(), out)
+    with pytest.raises(ValueError, match="max_explanations must be at least 1; got 0"):
+        write_report(additive(), sequences(), out, future=2, max_explanations=0)
+    assert not out.exists()
 
 
 # --- what they say together
@@ -134,8 +132,7 @@ def test_windows_that_cannot_be_are_refused():
 def test_the_summary_of_two_windows_by_hand():
     # Distilled of 5: the events 2 and 4 (the last); of 2 (a shorter history): both.
     first = replace(made(5, 2), distill_mask=(False, False, True, False, True))
-    second = made(2, 2)
-    summary = summarize([first, second], [0, 1], MARKS)
+    summary = summarize([first, made(2, 2)], [0, 1], MARKS)
     assert summary["sizes"] == [0.0, 0.0, 1.0, 0.0, 0.0, 0.0] and summary["median"] == 2
     assert summary["reach"]["share"] == [1.0, 0.5, 1.0, 0.0, 0.0]  # only one window has a third last event
     assert summary["reach"]["recent"] == [1.0, 1.0, 0.0, 0.0, 0.0]
@@ -144,35 +141,30 @@ def test_the_summary_of_two_windows_by_hand():
     shares = {row["label"]: row for row in summary["mark_shares"]}
     assert shares["deploy"]["num_events"] == 2 and shares["deploy"]["share"] == 1 / 2
     assert shares["deploy"]["expected"] == pytest.approx((2 / 5 + 1) / 2)
-
-
-def test_nothing_distilled_has_no_recency():
-    nothing = replace(made(), distill_mask=(False,) * 7)
-    summary = summarize([nothing], [0], MARKS)
-    assert summary["last_share"] is None and summary["sizes"][0] == 1.0
+    nothing = summarize([replace(made(), distill_mask=(False,) * 7)], [0], MARKS)
+    assert nothing["last_share"] is None and nothing["sizes"][0] == 1.0
 
 
 def test_the_process_is_judged_beside_trivial_ones_on_the_same_events():
     events = sequences((40, 30))
-    rows, said = judge_process(EHDDistiller(additive()), events)
+    rows, note = judge_process(additive(), events)
     assert [row["model"] for row in rows] == ["Poisson + unigram", "Gamma + bigram", OURS]
     assert {row["num_events"] for row in rows} == {68} and all(len(row["qq"]) == 99 for row in rows)
-    assert "fitted to these very events, which flatters them" in said
-    assert "flatters" not in judge_process(EHDDistiller(additive()), events, train=events)[1]
+    assert "fitted to these very events, which flatters them" in note
+    assert "flatters" not in judge_process(additive(), events, train=events)[1]
 
 
 def test_a_process_is_judged_where_a_trivial_model_does_not_exist():
-    even = EventSequences.from_lists([[1.0, 2.0, 3.0]], [[0, 1, 0]], id2label=dict(enumerate(MARKS)))
-    rows, _ = judge_process(EHDDistiller(additive()), even)  # no gamma distribution for equal intervals
+    even = EventSequences.from_lists([[1.0, 2.0, 3.0]], [[0, 1, 0]], id2label=LABELS)
+    rows, _ = judge_process(additive(), even)  # no gamma distribution for equal intervals
     assert [row["model"] for row in rows] == ["Poisson + unigram", OURS]
-    alone = EventSequences.from_lists([[1.0]], [[0]], id2label=dict(enumerate(MARKS)))
-    assert judge_process(EHDDistiller(additive()), alone) == ([], "")
+    assert judge_process(additive(), EventSequences.from_lists([[1.0]], [[0]], id2label=LABELS)) == ([], "")
 
 
 def test_large_data_is_judged_on_some_of_its_sequences(monkeypatch):
     monkeypatch.setattr("ehd_hf.present.report.MAX_SCORED_EVENTS", 50)
-    rows, said = judge_process(EHDDistiller(additive()), sequences((30,) * 6))
-    assert rows[-1]["num_events"] == 58 and said.startswith("Scored on 60 events, 2 of 6 sequences.")
+    rows, note = judge_process(additive(), sequences((30,) * 6))
+    assert rows[-1]["num_events"] == 58 and note.startswith("Scored on 60 events, 2 of 6 sequences.")
 
 
 # --- the page
@@ -180,27 +172,25 @@ def test_large_data_is_judged_on_some_of_its_sequences(monkeypatch):
 
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory):
-    """The report of the bundled example, and its page."""
+    """The report of the bundled example."""
     explainer = ehd_hf.EHDDistiller.from_pretrained("incidents")
     file = tmp_path_factory.mktemp("report") / "deep" / "report.html"
-    assert write_report(explainer, ehd_hf.load_example(), file, history=10, share=0.5, title="Why?") == file
-    return file.read_text(encoding="utf-8")
+    for _ in range(2):  # a report repeats itself
+        before = file.read_text(encoding="utf-8") if file.exists() else None
+        assert write_report(explainer, ehd_hf.load_example(), file, history=10, share=0.5, title="Why?") == file
+    assert file.read_text(encoding="utf-8") == before
+    return before
 
 
 def test_a_report_is_one_well_formed_file_that_asks_for_nothing(bundled):
     page = Page(bundled)
-    assert page.problems == [] and page.open == []
-    assert not [tag for tag, a in page.elements if tag in ("iframe", "object", "embed", "base")]
+    assert not [tag for tag, _ in page.elements if tag in ("iframe", "object", "embed", "base")]
     for tag, attributes in page.elements:
         for name in ("src", "href", "srcset", "action", "poster", "data"):
             assert (attributes.get(name) or "#").startswith(("#", "data:,")), (tag, attributes)
         assert "style" not in attributes and not [name for name in attributes if name.startswith("on")]
     assert not re.search(r"@import|url\(", bundled)
     assert len(page.texts["script"]) == 2 and page.texts["title"] == ["Why?"]
-
-
-def test_only_the_pages_own_script_and_style_may_run(bundled):
-    page = Page(bundled)
     (policy,) = [a["content"] for a in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
     for kind, text in (("script", page.texts["script"][1]), ("style", page.texts["style"][0])):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
@@ -211,8 +201,8 @@ def test_only_the_pages_own_script_and_style_may_run(bundled):
 def test_a_report_says_how_good_the_model_is_and_what_the_windows_say(bundled):
     page = Page(bundled)
     words = " ".join(text for texts in page.texts.values() for text in texts)
-    for said in ("Poisson + unigram", "Gamma + bigram", "this model", "Target met", "Among the most recent"):
-        assert said in words
+    for text in ("Poisson + unigram", "Gamma + bigram", "this model", "Target met", "Among the most recent"):
+        assert text in words
     assert "30 events of 9 kinds in 1 sequence." in words and "50% of what the whole history explains is lost" in words
     data = page.data
     assert len(data["explanations"]) == 16 and data["moments"] and len(data["calibration"]) == 3  # 30 - 15 + 1
@@ -223,36 +213,25 @@ def test_a_report_says_how_good_the_model_is_and_what_the_windows_say(bundled):
     assert {"search", "status", "mark", "recency", "sort", "intensity-mark"} <= labels & named
 
 
-def test_a_report_repeats_itself(bundled, tmp_path):
-    explainer = ehd_hf.EHDDistiller.from_pretrained("incidents")
-    again = write_report(explainer, ehd_hf.load_example(), tmp_path / "a.html", history=10, share=0.5, title="Why?")
-    assert again.read_text(encoding="utf-8") == bundled
-
-
-def test_a_model_is_judged_by_events_it_has_not_seen_and_a_failed_report_leaves_the_old_one(tmp_path):
-    explainer, out, events = EHDDistiller(additive()), tmp_path / "report.html", sequences((40, 30, 20))
-    write_report(explainer, events, out, future=1, history=5, test=events.select([2]), train=events.select([0]))
+def test_a_model_is_judged_by_unseen_events_and_failure_keeps_the_file(tmp_path):
+    out, events = tmp_path / "report.html", sequences((40, 30, 20))
+    write_report(additive(), events, out, future=1, history=5, test=events.select([2]), train=events.select([0]))
     before = out.read_text(encoding="utf-8")
     assert "Scored on 20 events of 1 sequence. The model was not trained on these." in before
     with pytest.raises(OSError), largest_file(1000):
-        write_report(explainer, events, out, future=1, history=5)
+        write_report(additive(), events, out, future=1, history=5)
     assert out.read_text(encoding="utf-8") == before and [path.name for path in tmp_path.iterdir()] == [out.name]
 
 
-def test_an_mtpp_alone_must_be_told_how_long_the_future_is(tmp_path):
-    explainer = EHDDistiller(additive())
-    with pytest.raises(ValueError, match="Say how many of the last events to explain.*Pass future=5"):
-        write_report(explainer, sequences(), tmp_path / "report.html")
-    with pytest.raises(ValueError, match="max_explanations must be at least 1; got 0"):
-        write_report(explainer, sequences(), tmp_path / "report.html", future=2, max_explanations=0)
-    assert not (tmp_path / "report.html").exists()
-    page = Page(write_report(explainer, sequences(), tmp_path / "r.html", future=2, max_explanations=3).read_text())
-    assert len(page.data["explanations"]) == 3 and not page.data["moments"]
+def test_windows_may_have_the_whole_history(tmp_path):
+    out = write_report(additive(), sequences(), tmp_path / "r.html", future=2, history="all", max_explanations=9)
+    data = Page(out.read_text(encoding="utf-8")).data
+    assert [len(one["times"]) for one in data["explanations"]] == [12, 5, 30, 3] and not data["moments"]
 
 
 def test_a_model_that_knows_nothing_is_called_so(tmp_path):
     poor = PoissonMTPP([50.0] * 5)
-    poor.config.id2label = dict(enumerate(MARKS))
+    poor.config.id2label = LABELS
     events = sequences((250, 130))
     text = write_report(EHDDistiller(poor), events, tmp_path / "r.html", future=2, max_explanations=5).read_text()
     assert "the point process predicts no better than" in text and "poorly calibrated" in text
@@ -261,54 +240,56 @@ def test_a_model_that_knows_nothing_is_called_so(tmp_path):
     assert "with 15 events to predict there are too few to judge" in few and "no better than" not in few
 
 
-# --- strings that are no friends
+def test_a_table_with_timestamps_is_reported_on_by_its_own_clock(tmp_path):
+    times = pd.date_range("2026-03-01", periods=9, freq="7min").tolist() * 2
+    frame = pd.DataFrame({"seq_id": ["web"] * 9 + ["db"] * 9, "time": times, "mark": (list(MARKS) * 4)[:18]})
+    explainer = additive(share=0.5)
+    explainer.mtpp.config.time_unit = "h"
+    data = Page(write_report(explainer, frame, tmp_path / "r.html", future=2, history=5).read_text()).data
+    assert data["moments"] and data["unit"] == "h"
+    assert {one["name"] for one in data["explanations"]} == {"Sequence web", "Sequence db"}
+    first = data["explanations"][0]
+    assert first["start"] == pd.Timestamp("2026-03-01").timestamp() * 1000
+    assert first["times"][:3] == [0, 420_000, 840_000] and first["where"] == "events 1 to 7 of 9"
 
 
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory):
-    """A report whose marks and sequences have the worst names."""
-    events = sequences((12, 9, 8), marks=HOSTILE)
-    events = replace(events, seq_ids=(HOSTILE[0], HOSTILE[3], HOSTILE[7]))
-    explainer = EHDDistiller(additive(HOSTILE), share=0.5)
-    file = tmp_path_factory.mktemp("hostile") / "report.html"
-    return write_report(explainer, events, file, future=2, history=6, title=HOSTILE[1]).read_text(encoding="utf-8")
+# --- hostile names
 
 
 def scripts_of(text):
     return re.findall(r"<script[^>]*>", text)
 
 
-def test_no_name_becomes_markup(hostile):
-    page = Page(hostile)
-    assert scripts_of(hostile) == ['<script type="application/json" id="data">', "<script>"]
-    assert page.problems == [] and page.open == [] and not page.all("img")
+def test_no_name_becomes_markup(tmp_path):
+    events = replace(sequences((12, 9, 8), marks=HOSTILE), seq_ids=(HOSTILE[0], HOSTILE[3], HOSTILE[7]))
+    options = {"future": 2, "history": 6, "title": HOSTILE[1]}
+    file = write_report(additive(HOSTILE, share=0.5), events, tmp_path / "report.html", **options)
+    text = file.read_text(encoding="utf-8")
+    page = Page(text)
+    assert scripts_of(text) == ['<script type="application/json" id="data">', "<script>"] and not page.all("img")
     assert not [a for _, a in page.elements if any(name.startswith("on") for name in a)]
     assert page.texts["title"] == [HOSTILE[1]] and page.texts["h1"] == [HOSTILE[1]]
     assert page.data["marks"] == list(HOSTILE)  # as they are, character for character
     assert {HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE[4]} <= set(page.texts["th"])  # the table of marks
     assert max(len(text) for text in page.texts["span"]) <= 121
-
-
-def test_json_in_a_page_holds_no_angle_bracket(hostile):
-    block = hostile.split('id="data">')[1].split("</script>")[0]
-    assert "<" not in block and ">" not in block and "&" not in block and len(block) > 1000
+    block = text.split('id="data">')[1].split("</script>")[0]
+    assert not set("<>&") & set(block) and len(block) > 1000
 
 
 @pytest.mark.parametrize("moments", [False, True])
 def test_one_explanation_is_a_page_of_its_own(moments):
     page = Page(made(marks=HOSTILE, moments=moments, seq_id=HOSTILE[0]).to_html(title=HOSTILE[2]))
-    assert page.problems == [] and page.open == [] and page.texts["h1"] == [HOSTILE[2]]
-    assert page.texts["h2"] == [f"Sequence {HOSTILE[0]}"] and len(page.data["explanations"]) == 1
+    assert page.texts["h1"] == [HOSTILE[2]] and page.texts["h2"] == [f"Sequence {HOSTILE[0]}"]
+    assert len(page.data["explanations"]) == 1
 
 
 def test_a_notebook_gets_a_picture_and_text_without_script():
     explanation = made(marks=HOSTILE[:6], seq_id=HOSTILE[0])
     text = explanation._repr_html_()
     page = Page(text)
-    assert text == explanation_fragment(explanation)
     (image,) = page.all("img")
     assert base64.b64decode(image["src"].removeprefix("data:image/png;base64,")).startswith(b"\x89PNG")
-    assert "past events explain" in image["alt"] and not scripts_of(text) and page.problems == []
+    assert "past events explain" in image["alt"] and not scripts_of(text) and text == explanation_fragment(explanation)
     assert "".join(page.texts["p"]).startswith("2 of 7 past events explain")
 
 
@@ -317,7 +298,7 @@ def test_a_notebook_gets_a_picture_and_text_without_script():
 
 def test_the_data_of_a_window_is_what_the_explanation_holds():
     explanation = made(moments=True)
-    data = window_data(explanation, {mark: index for index, mark in enumerate(MARKS)}, "name", "where")
+    data = window_data(explanation, NUMBERS, "name", "where")
     assert data["start"] == MOMENT.astype("datetime64[ms]").astype(int)
     assert data["times"] == [4_500_000 * i for i in range(11)] and data["future"] == 4
     assert data["marks"] == [i % 5 for i in range(11)] and data["distilled"] == [2, 5]
@@ -328,60 +309,36 @@ def test_the_data_of_a_window_is_what_the_explanation_holds():
 
 
 def test_shares_of_next_to_nothing_are_not_drawn_as_shares():
-    data = window_data(made(dppl_empty=-0.001), {mark: index for index, mark in enumerate(MARKS)}, "", "")
+    data = window_data(made(dppl_empty=-0.001), NUMBERS, "", "")
     assert not data["isShare"] and data["curve"][-1] == -2.0
     assert data["reached"] == 1500 and list_entry(data)["said"] == "2 of 7 events, over 300% explained"
 
 
 def test_curves_survive_their_packing():
     explanation = made()
-    packed = window_data(explanation, {mark: index for index, mark in enumerate(MARKS)}, "", "")["intensity"]
-    numbers = np.frombuffer(base64.b64decode(packed["values"]), "<u2") / 65535
-    rows = numbers.reshape(2 * len(packed["scales"]), -1)
-    np.testing.assert_allclose(rows[0] * packed["scales"][0], explanation.intensity.whole, atol=1e-3)
-    np.testing.assert_allclose(rows[3] * packed["scales"][1], explanation.intensity.left_by_mark[0], atol=1e-3)
-    places = np.frombuffer(base64.b64decode(packed["places"]), "<u2") / 65535
-    split = packed["numHistory"]
-    np.testing.assert_allclose(places[:split] * 7.5, explanation.intensity.times[:split], atol=1e-3)
-    np.testing.assert_allclose(7.5 + places[split:] * 5.0, explanation.intensity.times[split:], atol=1e-3)
+    packed, curves = window_data(explanation, NUMBERS, "", "")["intensity"], explanation.intensity
+    values, places = (np.frombuffer(base64.b64decode(packed[key]), "<u2") / 65535 for key in ("values", "places"))
+    rows, split = values.reshape(2 * len(packed["scales"]), -1), packed["numHistory"]
+    np.testing.assert_allclose(rows[0] * packed["scales"][0], curves.whole, atol=1e-3)
+    np.testing.assert_allclose(rows[3] * packed["scales"][1], curves.left_by_mark[0], atol=1e-3)
+    np.testing.assert_allclose(places[:split] * 7.5, curves.times[:split], atol=1e-3)
+    np.testing.assert_allclose(7.5 + places[split:] * 5.0, curves.times[split:], atol=1e-3)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), float("inf")])
 def test_numbers_that_json_has_not_are_left_out(value):
-    curve = (0.0, value, *(-1.0,) * 6)
-    text = explanation_page(made(dppl_left=value, dppl_empty=value, curve=curve))
+    text = explanation_page(made(dppl_left=value, dppl_empty=value, curve=(0.0, value, *(-1.0,) * 6)))
     assert Page(text).data["explanations"][0]["left"] is None
 
 
 @pytest.mark.parametrize(("size", "num_marks"), [((1, 1), 1), ((2000, 10), 100), ((9, 3), 100)])
 def test_pages_of_any_size_stay_of_sensible_size(size, num_marks):
     text = explanation_page(made(*size, marks=[f"mark {number}" for number in range(num_marks)], moments=True))
-    assert Page(text).problems == []
-    assert len(text) < 75_000 + 70 * sum(size)
+    assert Page(text) and len(text) < 75_000 + 70 * sum(size)
 
 
 def test_two_hundred_explanations_stay_below_three_megabytes():
     explanations = [made(40, 15, moments=True, seq_id=f"user {number}") for number in range(200)]
     events = sequences((60,) * 200)
-    windows = draw_windows(events, 15, 40, 200)
-    text = report_html(events, windows, explanations)
-    assert len(text) < 3_000_000 and Page(text).problems == []
-
-
-def test_a_table_with_timestamps_is_reported_on_by_its_own_clock(tmp_path):
-    frame = pd.DataFrame(
-        {
-            "seq_id": ["web"] * 9 + ["db"] * 9,
-            "time": pd.date_range("2026-03-01", periods=9, freq="7min").tolist() * 2,
-            "mark": (list(MARKS) * 4)[:18],
-        }
-    )
-    model = additive()
-    model.config.time_unit = "h"
-    file = write_report(EHDDistiller(model, share=0.5), frame, tmp_path / "r.html", future=2, history=5)
-    data = Page(file.read_text()).data
-    assert data["moments"] and data["unit"] == "h"
-    assert {one["name"] for one in data["explanations"]} == {"Sequence web", "Sequence db"}
-    first = data["explanations"][0]
-    assert first["start"] == pd.Timestamp("2026-03-01").timestamp() * 1000
-    assert first["times"][:3] == [0, 420_000, 840_000] and first["where"] == "events 1 to 7 of 9"
+    text = report_html(events, draw_windows(events, 15, 40, 200), explanations)
+    assert Page(text) and len(text) < 3_000_000

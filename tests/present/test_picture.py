@@ -1,4 +1,4 @@
-"""Figures: what stands on the axes, in the legend and in the data that is drawn."""
+"""The picture of an explanation: what stands on the axes, in the legend and in the data that is drawn."""
 
 from dataclasses import replace
 
@@ -8,8 +8,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from ehd_hf.present.picture import MAX_LANES, THEMES, _duration
-from explanations import HOSTILE, made
-from explanations import MARKS as MARKS_MADE
+from explanations import HOSTILE, MARKS, made
 
 
 def legend_of(figure):
@@ -25,19 +24,12 @@ def drawn(figure, tmp_path):
     return figure
 
 
-# --- one explanation
-
-
-def texts_of(axes):
-    return [text.get_text() for text in axes.texts]
-
-
 @pytest.mark.parametrize(("moments", "theme"), [(False, "light"), (True, "dark")])
-def test_a_window_shows_events_by_mark_what_followed_and_what_removing_does(tmp_path, moments, theme):
+def test_a_window_shows_its_events_by_mark_and_what_removing_does(tmp_path, moments, theme):
     explanation = made(moments=moments)
     figure = drawn(explanation.plot(title="why", theme=theme), tmp_path)
-    past, future, below_past, below_future, curve, words = figure.axes
-    assert [label.get_text() for label in past.get_yticklabels()] == list(MARKS_MADE)
+    past, future, below_past, below_future, curve, _ = figure.axes
+    assert [label.get_text() for label in past.get_yticklabels()] == list(MARKS)
     assert past.get_title(loc="left") == f"history:\n7 events in {'7 h 30 min' if moments else '7.5 h'}"
     assert future.get_title(loc="left") == "future:\n4 events in 5 h"
     assert figure.get_suptitle() == "why" and below_past.get_ylabel() == "expected events\nper h"
@@ -57,48 +49,55 @@ def test_a_window_shows_events_by_mark_what_followed_and_what_removing_does(tmp_
         whole, without = axes.get_lines()[:2]
         np.testing.assert_allclose(whole.get_ydata(), explanation.intensity.whole[points])
         np.testing.assert_allclose(without.get_ydata(), explanation.intensity.left[points])
-        assert whole.get_linestyle() != without.get_linestyle()  # told apart in grey too
+        assert whole.get_linestyle() != without.get_linestyle()  # different in grey too
     assert below_past.get_xlabel() == ("" if moments else "time (h)")
     np.testing.assert_allclose(curve.get_lines()[0].get_ydata(), explanation.tradeoff()["explained_share"])
     assert curve.get_title(loc="left") == "2 distilled: 75% (asked: 70%)"
 
 
 def test_larger_dots_have_higher_scores():
-    figure = made(num_history=9).plot()
-    distilled = figure.axes[0].collections[2]
+    explanation = made(num_history=9)
+    distilled = explanation.plot().axes[0].collections[2]
     order = np.argsort(distilled.get_offsets()[:, 0])  # scores rise with time
     assert len(order) == 3 and (np.diff(distilled.get_sizes()[order]) > 0).all()
-    same = made(num_history=9)
-    same = replace(same, history=tuple(event._replace(score=1.0) for event in same.history))
+    same = replace(explanation, history=tuple(event._replace(score=1.0) for event in explanation.history))
     assert len(set(same.plot().axes[0].collections[2].get_sizes())) == 1
 
 
 def test_without_intensities_the_scores_are_drawn():
     figure = made(has_intensity=False, has_curve=False).plot()
-    past, future, scores, _ = figure.axes
-    assert scores.get_ylabel() == "score"
+    scores = figure.axes[2]
     heights = [y for dots in scores.collections if hasattr(dots, "get_sizes") for _, y in dots.get_offsets()]
+    assert scores.get_ylabel() == "score" and legend_of(figure)[-1] == "what followed"
     assert sorted(heights) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
-    assert legend_of(figure)[-1] == "what followed"
 
 
 def test_one_mark_has_its_own_intensity():
     explanation = made()
     mark = explanation.intensity.marks[1]
-    figure = explanation.plot(mark=mark)
-    assert figure.axes[2].get_ylabel() == f"expected\n{mark}\nper h"
-    np.testing.assert_allclose(figure.axes[2].get_lines()[0].get_ydata(), explanation.intensity.whole_by_mark[1][:11])
-    with pytest.raises(ValueError, match="mark must be one of .* the future's; got 'coffee'"):
-        explanation.plot(mark="coffee")
-    with pytest.raises(ValueError, match="no intensities. Ask for them"):
-        made(has_intensity=False).plot(mark=mark)
+    axes = explanation.plot(mark=mark).axes[2]
+    assert axes.get_ylabel() == f"expected\n{mark}\nper h"
+    np.testing.assert_allclose(axes.get_lines()[0].get_ydata(), explanation.intensity.whole_by_mark[1][:11])
 
 
-def test_events_at_the_same_moment_are_counted():
+@pytest.mark.parametrize(
+    ("has_intensity", "options", "reason"),
+    [
+        (True, {"mark": "coffee"}, "mark must be one of .* the future's; got 'coffee'"),
+        (False, {"mark": "alert"}, "no intensities. Ask for them"),
+        (True, {"theme": "pink"}, "theme must be one of light, dark; got 'pink'"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(has_intensity, options, reason):
+    with pytest.raises(ValueError, match=reason):
+        made(has_intensity=has_intensity).plot(**options)
+
+
+def test_events_at_the_same_time_are_counted():
     explanation = made(marks=("alert",), has_intensity=False)
     tied = tuple(event._replace(time=1.0) for event in explanation.history[:3])
     figure = replace(explanation, history=tied + explanation.history[3:]).plot()
-    assert texts_of(figure.axes[0]) == ["3x"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["3x"]
 
 
 def test_intensities_of_very_different_sizes_get_a_logarithmic_axis():
@@ -109,13 +108,12 @@ def test_intensities_of_very_different_sizes_get_a_logarithmic_axis():
 
 
 def test_where_the_history_explains_nothing_the_curve_is_the_drop():
-    figure = made(status="explains_nothing", dppl_empty=0.3).plot()
-    assert figure.axes[4].get_ylabel() == "dppl_left" and figure.axes[4].get_title(loc="left") == ""
+    axes = made(status="explains_nothing", dppl_empty=0.3).plot().axes[4]
+    assert axes.get_ylabel() == "dppl_left" and axes.get_title(loc="left") == ""
 
 
 def test_a_hundred_marks_share_a_last_lane(tmp_path):
-    marks = [f"mark {number}" for number in range(100)]
-    figure = drawn(made(110, 5, marks=marks).plot(), tmp_path)
+    figure = drawn(made(110, 5, marks=[f"mark {number}" for number in range(100)]).plot(), tmp_path)
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert len(names) == MAX_LANES and names[-1] == "77 other marks"
     assert {"mark 2", "mark 5", "mark 10"} <= set(names)  # distilled, or what followed
@@ -128,23 +126,18 @@ def test_any_names_and_sizes_can_be_drawn(tmp_path, marks, size):
     assert all(len(label.get_text()) <= 24 for label in figure.axes[0].get_yticklabels())
 
 
-def test_one_moment_can_be_drawn(tmp_path):
+def test_one_point_in_time_can_be_drawn(tmp_path):
     explanation = made(1, 1, moments=True, has_intensity=False)
     same = tuple(event._replace(time=explanation.history[0].time) for event in explanation.future)
     drawn(replace(explanation, future=same).plot(), tmp_path)
 
 
-def test_an_unknown_theme_is_answered_with_the_known_ones():
-    with pytest.raises(ValueError, match="theme must be one of light, dark; got 'pink'"):
-        made().plot(theme="pink")
-
-
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "words"),
     [(0.25, "0.25 s"), (59, "59 s"), (60, "1 min"), (3599, "59 min 59 s"), (3600, "1 h"), (90061, "1 d 1 h")],
 )
-def test_durations_read_as_people_say_them(seconds, said):
+def test_durations_read_as_people_say_them(seconds, words):
     begin = np.datetime64("2026-03-01", "ns")
-    assert _duration((begin, begin + np.timedelta64(round(seconds * 1e9), "ns")), "h") == said
+    assert _duration((begin, begin + np.timedelta64(round(seconds * 1e9), "ns")), "h") == words
     assert _duration((1.0, 3.5), "h") == "2.5 h" and _duration((1.0, 3.5), None) == "time 2.5"
     assert _duration((1.0, 3.5), "1e6 s") == "2.5 x 1e6 s"
