@@ -81,7 +81,7 @@ CASES = [
     Case("one short sequence", "data inspect log.csv", "It cannot be trained on", 1, "ts,type\n1,a\n2,b\n4,a\n"),
     # options
     Case("no number", "train log.csv --out model --history many", "Invalid value for '--history'"),
-    Case("negative number", "train log.csv --out model --history -3", "history must be at least 1 event; got -3"),
+    Case("negative number", "train log.csv --out model --history -3", "at least 1 event; got -3"),
     Case("no future", "train log.csv --out model --future 0", "future must be at least 1 event; got 0"),
     Case("no end", "train log.csv --out model --minutes inf", "--minutes must be above 0; got inf"),
     Case("negative seed", "train log.csv --out model --seed -1", "Invalid value for '--seed'"),
