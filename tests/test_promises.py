@@ -15,7 +15,9 @@ def marked_slow(file):
     """Name of a test -> whether it is marked slow."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    return {node.name: any("mark.slow" in ast.unparse(one) for one in node.decorator_list) for node in functions}
+    return {
+        node.name: any(ast.unparse(mark) == "pytest.mark.slow" for mark in node.decorator_list) for node in functions
+    }
 
 
 @pytest.mark.parametrize("line", PROMISES, ids=lambda line: line.split("|")[1].strip()[:60])

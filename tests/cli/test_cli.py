@@ -446,7 +446,7 @@ LOG = "user,ts,type\n" + "".join(f"u{n % 4},{n}.5,{'ab'[n % 3 == 0]}\n" for n in
         ),
         (LOG.replace("7.5,", "7.5h,"), [], r"does not read as times|one way"),
         (LOG, ["--time-format", "%Y"], "must read as %Y"),
-        (LOG, ["--history", "0"], "history and future must be at least 1"),
+        (LOG, ["--history", "0"], "must be at least 1 event; got 0"),
         (LOG, ["--history", "500"], "three sequences of at least 600 events"),
         (LOG, ["--minutes", "0"], "--minutes must be above 0"),
         (LOG, ["--minutes", "-3"], "--minutes must be above 0"),

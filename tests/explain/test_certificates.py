@@ -5,8 +5,8 @@ time."""
 import copy
 import math
 
-import datasets
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -587,14 +587,15 @@ def test_windows_of_a_dataset_that_count_from_long_ago_are_certified_too():
         "future_times": [[time for time, _ in one[-4:]] for one in several],
         "future_marks": [[mark for _, mark in one[-4:]] for one in several],
     }
-    explained = explainer.explain_dataset(datasets.Dataset.from_dict(columns), epsilon=0.95)
-    for row, answer in zip(explained, explainer.explain(several), strict=True):
+    answers = explainer.answers(explainer.given(pa.table(columns)), explainer.question(epsilon=0.95))
+    certified = 0
+    for _, answer in answers:
         referee = Referee(explainer.mtpp, answer, origin=0.0)  # the model's clock, as exported windows have it
-        inside = [position for position, taken in enumerate(row["distilled"]) if taken]
-        assert row["dppl_left"] == pytest.approx(referee.left(inside), rel=1e-9, abs=1e-9)
-        assert row["dppl_empty"] == pytest.approx(referee.drops([])[2], rel=1e-9, abs=1e-9)
-        assert row["certified"] == (row["dppl_left"] < math.log(0.95) - MARGIN and row["status"] == "explained")
-    assert any(explained["certified"][:])
+        left, empty = referee.left(chosen(answer)), referee.drops([])[2]
+        assert (answer.dppl_left, answer.dppl_empty) == pytest.approx((left, empty), rel=1e-9, abs=1e-9)
+        assert answer.certified == (left < math.log(0.95) - MARGIN and answer.status == "explained")
+        certified += answer.certified
+    assert certified
 
 
 # --- any trained point process
@@ -687,51 +688,6 @@ def test_another_target_than_the_trained_one_is_searched_for():
     assert all(answer.curve is not None for answer in explainer.explain(several, delta=0.5))
 
 
-# --- datasets
-
-
-def test_a_dataset_gets_a_column_for_every_claim():
-    explainer, several = EHDDistiller.from_mtpp(fullynn(), future=4), sequences(6, seed=19)
-    dataset = datasets.Dataset.from_dict(
-        {
-            "times": [[time for time, _ in one] for one in several],
-            "marks": [[mark for _, mark in one] for one in several],
-        }
-    )
-    options = {"share": 0.6, "delta": 2.0}
-    explained = explainer.explain_dataset(dataset, **options)
-    names = ["dppl_left", "dppl_distilled", "dppl_empty", "dppl_left_time", "dppl_left_mark", "status", "certified"]
-    names += ["one_minimal", "constraint_met", "is_most_recent"]
-    assert explained.column_names[:4] == ["times", "marks", "distilled", "score"]
-    assert set(explained.column_names[4:]) == set(names)
-    for row, answer in zip(explained, explainer.explain(several, **options), strict=True):
-        assert tuple(row["distilled"]) == answer.distill_mask
-        assert row["score"] == [event.score for event in answer.history]
-        assert [row[name] for name in names] == pytest.approx([getattr(answer, name) for name in names])
-    kinds = {name: explained.features[name].dtype for name in names}
-    assert kinds["status"] == "string" and kinds["one_minimal"] == kinds["certified"] == "bool"
-    assert kinds["dppl_left_mark"] == "float64"
-
-
-def test_rows_without_a_certificate_may_come_before_one_with_it():
-    rows = [instant(0)] * 1000 + [instant(2), instant(0, 2)]  # a batch of a dataset, and two more
-    dataset = datasets.Dataset.from_dict(
-        {"times": [[time for time, _ in row] for row in rows], "marks": [[mark for _, mark in row] for row in rows]}
-    )
-    explained = by_hand().explain_dataset(dataset)
-    assert explained["one_minimal"][:] == [None] * 1000 + [True, True]
-    assert explained["status"][:] == ["explains_nothing"] * 1000 + ["explained"] * 2
-    assert explained["distilled"][-1] == [False, True]
-
-
-def test_a_dataset_of_the_distiller_s_own_answers_has_the_same_columns():
-    explainer = EHDDistiller(paper())
-    times, marks = zip(*sequences(1, seed=20)[0], strict=True)
-    dataset = datasets.Dataset.from_dict({"times": [times], "marks": [marks]})
-    own, pruned = (explainer.explain_dataset(dataset, refine=refine) for refine in ("none", "prune"))
-    assert own.features == pruned.features and own["one_minimal"][:] == [None]
-
-
 # --- bad input
 
 
@@ -764,15 +720,13 @@ def test_a_bad_question_is_answered_clearly_and_before_any_work(case, monkeypatc
     options, message = BAD_QUESTIONS[case]
     monkeypatch.setattr(EHDDistiller, "load", None)  # not even the events are read
     explainer = by_hand()
-    for ask in (explainer.explain, explainer.explain_dataset):
-        source = datasets.Dataset.from_dict({"times": [[0.0, 1.0]], "marks": [[0, 1]]})
-        with pytest.raises(ValueError, match=message):
-            ask(source, **options)
+    with pytest.raises(ValueError, match=message):
+        explainer.explain(HISTORY, **options)
 
 
 @pytest.mark.parametrize("target", [{"epsilon": 0.5}, {"share": 0.7}, {"size": 2}, {"delta": 0.1}])
 def test_the_distiller_s_own_answer_cannot_follow_a_target(target):
-    with pytest.raises(ValueError, match='refine="none" takes the answer .* got one. Leave out .*"prefix" or "prune"'):
+    with pytest.raises(ValueError, match='refine="none" takes the distiller.s own answer and no target'):
         EHDDistiller(paper()).explain(sequences(1)[0], refine="none", **target)
 
 
@@ -785,9 +739,6 @@ def test_a_point_process_alone_does_not_know_how_much_to_explain():
     explainer = EHDDistiller.from_mtpp(additive())
     with pytest.raises(ValueError, match="Say how many of the last events to explain.*Pass future=5"):
         explainer.explain(HISTORY)
-    times, marks = zip(*HISTORY, strict=True)
-    with pytest.raises(ValueError, match="Say how many of the last events to explain.*Pass future=5"):
-        explainer.explain_dataset(datasets.Dataset.from_dict({"times": [times], "marks": [marks]}))
     assert explainer.explain(HISTORY, future=1) == by_hand().explain(HISTORY)
 
 

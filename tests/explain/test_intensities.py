@@ -7,16 +7,27 @@ import pytest
 import torch
 
 import ehd_hf.explain.intensities
+from ehd_hf.data.windows import Spans
 from ehd_hf.explain.explainer import EHDDistiller
-from ehd_hf.explain.intensities import MAX_MARKS, NUM_POINTS, IntensityQuestion, intensity_curves, intensity_grid
+from ehd_hf.explain.explanation import Windows
+from ehd_hf.explain.intensities import MAX_MARKS, NUM_POINTS, intensity_curves, intensity_grid
 from helpers import AdditiveMTPP, PoissonMTPP
 
 BASE, WEIGHT = (0.5, 0.25, 1.0), torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 0.5], [0.0, 0.0, 0.0]])
 TIMES, MARKS = np.array([1.0, 2.0, 4.0, 7.0, 7.5]), np.array([0, 1, 0, 2, 1])
 
 
-def question(keep=(1, 1, 0, 1, 1), num_future=2, times=TIMES, marks=MARKS, shown=None):
-    return IntensityQuestion(times, marks, np.array(keep, bool), num_future, times if shown is None else shown)
+def window(keep=(1, 1, 0, 1, 1), num_future=2, times=TIMES, marks=MARKS, shown=None):
+    """One window whose clock starts at 0, and which events of its history are distilled: those not kept."""
+    first, origins = np.zeros(1, int), np.zeros(1)
+    spans = Spans(times, marks, first, first + len(times), first + num_future, origins, first, first)
+    distilled = ~np.array(keep, bool)[: len(times) - num_future]
+    return Windows(spans, times if shown is None else shown, np.array([0], object)), distilled
+
+
+def curves_of(model, *windows):
+    parts, distilled = zip(*windows, strict=True)
+    return intensity_curves(model, Windows.joined(parts), distilled)
 
 
 def rates(time, times, marks, keep):
@@ -29,7 +40,7 @@ def rates(time, times, marks, keep):
 
 
 def test_curves_are_the_intensities_given_all_events_and_given_those_kept():
-    (curves,) = intensity_curves(AdditiveMTPP(BASE, WEIGHT), [question()])
+    (curves,) = curves_of(AdditiveMTPP(BASE, WEIGHT), window())
     keep = (1, 1, 0, 1, 1)
     for place, time in enumerate(curves.times):
         after = place + 1 < len(curves.times) and curves.times[place + 1] > time and time in TIMES
@@ -42,7 +53,7 @@ def test_curves_are_the_intensities_given_all_events_and_given_those_kept():
 
 
 def test_removing_changes_nothing_before_the_first_removed_event():
-    (curves,) = intensity_curves(AdditiveMTPP(BASE, WEIGHT), [question()])
+    (curves,) = curves_of(AdditiveMTPP(BASE, WEIGHT), window())
     before = curves.times < 4.0
     np.testing.assert_array_equal(curves.whole[before], curves.left[before])
     assert (curves.whole[curves.times > 4.0] > curves.left[curves.times > 4.0]).all()
@@ -50,14 +61,14 @@ def test_removing_changes_nothing_before_the_first_removed_event():
 
 def test_windows_of_any_length_get_the_same_curves_together_and_alone(monkeypatch):
     generator = np.random.default_rng(0)
-    questions = []
+    windows = []
     for count in (3, 9, 5, 30):
         times = np.sort(generator.exponential(size=count).cumsum())
-        questions.append(question(generator.random(count) < 0.5, 2, times, generator.integers(3, size=count)))
+        windows.append(window(generator.random(count) < 0.5, 2, times, generator.integers(3, size=count)))
     model = AdditiveMTPP(BASE, WEIGHT)
-    together = intensity_curves(model, questions)
+    together = curves_of(model, *windows)
     monkeypatch.setattr(ehd_hf.explain.intensities, "_NUMBERS_PER_BATCH", 1)
-    for one, other in zip(together, intensity_curves(model, questions), strict=True):
+    for one, other in zip(together, curves_of(model, *windows), strict=True):
         for field in dataclasses.fields(one):
             a, b = getattr(one, field.name), getattr(other, field.name)
             np.testing.assert_array_equal(a, b) if isinstance(a, np.ndarray) else None
@@ -87,26 +98,23 @@ def test_the_number_of_points_is_bounded(count):
 def test_tied_times_have_a_point_and_no_more():
     query, shown, split = intensity_grid(np.array([3.0, 3.0, 3.0]), 1)
     assert shown.tolist() == [3.0, 3.0] and split == 1 and (query > 3.0).all()
-    (curves,) = intensity_curves(
-        PoissonMTPP([1.0, 2.0]), [question((1, 0, 1), 1, np.full(3, 3.0), np.array([0, 1, 0]))]
-    )
+    (curves,) = curves_of(PoissonMTPP([1.0, 2.0]), window((1, 0, 1), 1, np.full(3, 3.0), np.array([0, 1, 0])))
     assert curves.whole.tolist() == curves.left.tolist() == [3.0, 3.0]
 
 
 def test_curves_keep_the_clock_of_the_events():
-    moments = np.datetime64("2026-03-01T08:00", "ns") + (TIMES * 3600).astype("timedelta64[s]")
+    timestamps = np.datetime64("2026-03-01T08:00", "ns") + (TIMES * 3600).astype("timedelta64[s]")
     model = AdditiveMTPP(BASE, WEIGHT)
     model.config.time_unit = "h"
-    number, moment = intensity_curves(model, [question(shown=TIMES + 1e9), question(shown=moments)])
+    (number,), (timestamp,) = curves_of(model, window(shown=TIMES + 1e9)), curves_of(model, window(shown=timestamps))
     assert number.times[0] == 1e9 + 1.0 and number.times[-1] == 1e9 + 7.5
-    assert moment.times[0] == moments[0] and moment.times[-1] == moments[-1]
-    np.testing.assert_array_equal(number.whole, moment.whole)
+    assert timestamp.times[0] == timestamps[0] and timestamp.times[-1] == timestamps[-1]
+    np.testing.assert_array_equal(number.whole, timestamp.whole)
 
 
 def test_only_a_few_marks_of_the_future_get_curves_of_their_own():
     model = PoissonMTPP(np.arange(1.0, 10.0).tolist())
-    asked = question((1,) * 9, 8, np.arange(9.0), np.arange(9))
-    (curves,) = intensity_curves(model, [asked])
+    (curves,) = curves_of(model, window((1,) * 9, 8, np.arange(9.0), np.arange(9)))
     assert curves.marks == ("1", "2", "3", "4", "5") and len(curves.marks) == MAX_MARKS
     assert curves.whole_by_mark.shape == curves.left_by_mark.shape == (MAX_MARKS, len(curves.times))
     np.testing.assert_allclose(curves.whole_by_mark[:, 0], [2, 3, 4, 5, 6])

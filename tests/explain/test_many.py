@@ -301,7 +301,7 @@ def test_only_missing_and_damaged_files_are_computed_again(explainer, source, tm
         ({"future": 3}, "expected future 4, got 3"),
         ({"scores": True}, "expected scores False, got True"),
         ({"work": Work(4)}, "expected rows_per_file 10000, got 4"),
-        ({"model": 1}, "expected model '.*', got '.*'. Choose another folder, or remove this one"),
+        ({"model": 1}, "expected model '.*', got '.*'. Choose another folder, or remove it"),
         ({"source": True}, "expected source .*events.parquet.* got .*other.parquet"),
     ],
 )
@@ -351,7 +351,7 @@ def test_rows_that_are_left_out_are_noted(explainer, sequences, tmp_path):
     [
         (([1.0], [0, 1], [2.0], [1]), "history: times and marks must be equally many; got 1 and 2 in sequence 1"),
         (([1.0], [0], [], []), "future: .*at least one event; got 0 in sequence 1"),
-        (([3.0], [0], [2.0], [1]), "must not begin before the history ends; in sequence 1"),
+        (([3.0], [0], [2.0], [1]), "must not begin before the history ends; it begins at 2 in sequence 1"),
     ],
 )
 def test_bad_windows_are_named(explainer, tmp_path, window, message):

@@ -14,7 +14,6 @@ import ehd_hf
 from ehd_hf.data import windows as cutting
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.sequences import EventSequences, load_events
-from ehd_hf.data.windows import make_windows
 from ehd_hf.explain import explainer as pipeline
 from ehd_hf.explain.explainer import EHDDistiller, list_pretrained, load_example
 from ehd_hf.explain.explanation import Explanation
@@ -223,12 +222,7 @@ def test_event_sequences_in_another_unit_are_not_taken_for_the_models(explainer)
     expected = explainer.explain(frame)
     in_seconds = load_events(frame, id2label=LABELS)  # what load_events does if not told otherwise
     assert in_seconds.time_unit == "s" and explainer.model.config.mtpp_config.time_unit == "h"
-    try:
-        answer = explainer.explain(in_seconds)
-    except ValueError as error:
-        assert "unit" in str(error)
-    else:
-        assert close(answer, expected)
+    assert close(explainer.explain(in_seconds), expected)
 
 
 def test_a_dataset_whose_mark_names_stand_in_another_order_is_not_misread(explainer):
@@ -237,20 +231,8 @@ def test_a_dataset_whose_mark_names_stand_in_another_order_is_not_misread(explai
         {"times": datasets.List(datasets.Value("float64")), "marks": datasets.List(datasets.ClassLabel(names=names))}
     )
     dataset = datasets.Dataset.from_dict({"times": [TIMES], "marks": [NAMES]}, features=features)
-    expected = explainer.explain(PAIRS)
-    try:
-        answer = explainer.explain(dataset)
-    except ValueError as error:
-        assert "vocabulary" in str(error) or "mark" in str(error)
-    else:
-        assert close(answer, expected)
-    try:
-        answers = explainer.explain_dataset(dataset)
-    except ValueError as error:
-        assert "vocabulary" in str(error) or "mark" in str(error)
-    else:
-        assert tuple(answers[0]["distilled"]) == expected.distill_mask
-        assert answers[0]["dppl_left"] == pytest.approx(expected.dppl_left, abs=1e-5)
+    with pytest.raises(ValueError, match="mark vocabulary is not the model's .the same marks in another order"):
+        explainer.explain(dataset)
 
 
 @pytest.mark.parametrize("form", ["frame", "EventSequences", "row of a dataset", "csv", "rows"])
@@ -296,7 +278,7 @@ def test_histories_and_futures_with_names_are_not_paired_by_chance(explainer):
     other = frame.assign(mark=NAMES[::-1])  # the same times, so that either pairing would pass
     before = pd.concat([frame[:HISTORY].assign(seq_id="A"), other[:HISTORY].assign(seq_id="B")])
     after = pd.concat([other[HISTORY:].assign(seq_id="B"), frame[HISTORY:].assign(seq_id="A")])  # B first
-    with pytest.raises(ValueError, match="one future per history, of the same name and in the same order"):
+    with pytest.raises(ValueError, match="one future per history, with its name, place and kind of times"):
         explainer.explain(history=before, future=after)
 
 
@@ -439,89 +421,10 @@ def exported(tmp_path_factory):
     return events, load
 
 
-def check_rows(rows, answers):
-    assert len(rows) == len(answers)
-    for row, answer in zip(rows, answers, strict=True):
-        assert tuple(row["distilled"]) == answer.distill_mask
-        assert row["score"] == pytest.approx([event.score for event in answer.history], abs=1e-5)
-        assert row["dppl_left"] == pytest.approx(answer.dppl_left, abs=1e-5)
-        assert row["dppl_distilled"] == pytest.approx(answer.dppl_distilled, abs=1e-5)
-        assert row["constraint_met"] == answer.constraint_met
-        assert row["is_most_recent"] == answer.is_most_recent
-
-
-def test_exported_windows_are_explained_row_by_row_in_order(explainer, exported):
-    events, load = exported
-    dataset = load(f"{FUTURE}-{HISTORY}")
-    explained = explainer.explain_dataset(dataset)
-    assert explained.column_names[: len(dataset.column_names)] == dataset.column_names
-    assert explained["seq_id"][:] == dataset["seq_id"][:] and explained["window"][:] == dataset["window"][:]
-    store = make_windows(events, future=FUTURE, history=HISTORY)
-    batch = store.__getitems__(range(len(store)))
-    window = Window(batch["times"], batch["marks"], batch["mask"], FUTURE)
-    distill_mask, probability = explainer.model.distill(window)
-    left = dppl(explainer.model.mtpp, window, ~distill_mask)
-    assert explained["distilled"][:] == distill_mask.tolist() and len(store) == len(explained) == 1 + 3 + 6
-    assert explained["dppl_left"][:] == pytest.approx(left.tolist(), abs=1e-5)
-    assert np.array(explained["score"][:]) == pytest.approx(probability.numpy(), abs=1e-5)
-    assert explained["constraint_met"][:] == (left < math.log(0.5)).tolist()
-
-
-@pytest.mark.parametrize("kind", [None, "numpy", "torch", "pandas"])
-def test_a_formatted_dataset_is_explained_as_well(explainer, exported, kind):
-    dataset = exported[1](f"{FUTURE}-{HISTORY}")
-    expected = explainer.explain_dataset(dataset)
-    explained = explainer.explain_dataset(dataset.with_format(kind))
-    assert explained.with_format(None)["distilled"][:] == expected["distilled"][:]
-
-
-def test_another_model_is_not_answered_from_the_cache_of_the_first(explainer, exported):
-    dataset = exported[1](f"{FUTURE}-{HISTORY}")
-    first, other, again = (
-        EHDDistiller(model).explain_dataset(dataset)["score"][:]
-        for model in (explainer.model, small_distiller(seed=1), explainer.model)
-    )
-    assert first == again != other
-
-
-def test_sequences_of_a_dataset_are_explained_at_their_ends(explainer):
-    sequences = many(9, seed=4)
-    columns = {
-        "name": list("abcdefghi"),
-        "times": [[t for t, _ in one] for one in sequences],
-        "marks": [[m for _, m in one] for one in sequences],
-    }
-    explained = explainer.explain_dataset(datasets.Dataset.from_dict(columns), future=3)
-    assert explained["name"][:] == columns["name"]
-    check_rows(explained, explainer.explain(sequences, future=3))
-
-
-def test_exported_sequences_keep_their_starts(explainer, exported):
-    events, load = exported
-    check_rows(explainer.explain_dataset(load("sequences")), explainer.explain(events))
-
-
 def test_exported_sequences_explained_directly_keep_their_starts(explainer, exported):
     events, load = exported
     for one, two in zip(explainer.explain(load("sequences")), explainer.explain(events), strict=True):
         assert close(one, two)
-
-
-def test_more_rows_than_a_batch_of_a_dataset_keep_their_order(explainer):
-    sequences = [PAIRS[index % 5 :] for index in range(1203)]
-    columns = {
-        "times": [[t for t, _ in one] for one in sequences],
-        "marks": [[m for _, m in one] for one in sequences],
-    }
-    explained = explainer.explain_dataset(datasets.Dataset.from_dict(columns))
-    five = [explainer.explain(one) for one in sequences[:5]]
-    for index in (0, 4, 999, 1000, 1001, 1202):
-        assert tuple(explained[index]["distilled"]) == five[index % 5].distill_mask
-
-
-def test_a_dataset_of_other_columns_is_refused_with_those_expected(explainer):
-    with pytest.raises(ValueError, match="history_times.*or times and marks; got when, what"):
-        explainer.explain_dataset(datasets.Dataset.from_dict({"when": [[1.0]], "what": [["a"]]}))
 
 
 # --- names of checkpoints
@@ -607,9 +510,9 @@ BAD = {
         {},
         "vocabulary is not the model's",
     ),
-    "no events": (lambda: [], {}, "sequence: it has no events"),
+    "no events": (lambda: [], {}, "sequence: .*no events"),
     "no events in a frame": (lambda: pd.DataFrame({"time": [], "mark": []}), {}, "holds no events"),
-    "no events in an array": (lambda: np.empty((0, 2)), {}, "has no events"),
+    "no events in an array": (lambda: np.empty((0, 2)), {}, "holds no events"),
     "no events in a dict": (lambda: {"times": [], "marks": []}, {}, "at least one event"),
     "nothing but future": (lambda: PAIRS[:FUTURE], {}, "has 4 events, all of them in the future of 4: the history"),
     "a future of none": (lambda: PAIRS, {"future": 0}, "future must be a number of events of at least 1; got 0"),
@@ -674,11 +577,11 @@ def test_unsorted_events_are_answered_with_a_remedy_that_explain_has(explainer):
 
 STAMPED = list(zip(STAMPS, NAMES, strict=True))
 BAD_PAIRS = {
-    "an empty future": (PAIRS[:5], [], "future: it has no events"),
-    "an empty history": ([], PAIRS[5:], "history: it has no events"),
+    "an empty future": (PAIRS[:5], [], "future: .*no events"),
+    "an empty history": ([], PAIRS[5:], "history: .*no events"),
     "the future before the history": (PAIRS[5:], PAIRS[:5], "The future must not begin before the history ends"),
     "moments before the history": (STAMPED[5:], STAMPED[:5], "The future must not begin before the history ends"),
-    "moments and numbers": (STAMPED[:5], PAIRS[5:], "both with timestamps or both with numbers"),
+    "moments and numbers": (STAMPED[:5], PAIRS[5:], "one future per history, with its name, place and kind of times"),
     "more futures": ([PAIRS[:5]], [PAIRS[5:], PAIRS[5:]], "one future per history.*got 1 histories, 2 futures"),
     "fewer futures": ([PAIRS[:5]] * 2, [PAIRS[5:]], "one future per history.*got 2 histories, 1 futures"),
     "an unknown mark": (PAIRS[:5], [(99.0, "outage")], "future: .*outage"),

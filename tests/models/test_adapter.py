@@ -225,10 +225,3 @@ def test_the_time_scale_is_the_mean_positive_interval(adapted):
     adapted.fit_time_scale(torch.tensor([0.0, 3.0, 0.0, 5.0, 1.0]))
     assert adapted.mean_interval == 3
     assert torch.equal(adapted.event_log_prob(times, marks, mask).log_prob, before)  # the function has its own
-
-
-def test_a_time_scale_of_tied_events_alone_is_refused(adapted):
-    for intervals in (torch.zeros(5), torch.zeros(0)):
-        with pytest.raises(ValueError, match="positive intervals"):
-            adapted.fit_time_scale(intervals)
-    assert adapted.mean_interval == 1

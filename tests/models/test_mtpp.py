@@ -1,6 +1,5 @@
 """The MTPP contract, over every backbone: worked by hand, against slow references, over shapes, at the edges."""
 
-import itertools
 import json
 import math
 
@@ -110,24 +109,6 @@ def test_additive_log_prob_by_hand_with_and_without_an_event():
     torch.testing.assert_close(model.event_log_prob(*events).log_prob[0].tolist(), whole)
     keep = torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64)
     torch.testing.assert_close(model.event_log_prob(*events, keep=keep).log_prob[0].tolist(), without)
-
-
-def test_an_additive_process_loses_most_without_the_largest_influences():
-    base, influence = torch.tensor([0.1, 0.2, 0.1, 0.3, 0.2]), torch.tensor([0.9, 0.1, 2.0, 0.4, 0.05])
-    model = AdditiveMTPP(base.tolist(), influence[:, None] * base)
-    history = [(0.5, 1), (1.0, 2), (1.5, 0), (2.0, 4), (2.5, 3)]
-    events = rows(*history, (2.6, 1), (2.7, 0), (2.75, 1))
-    split = torch.tensor([2.5], dtype=torch.float64)
-
-    def future_log_prob(removed):
-        keep = torch.ones(1, 8, dtype=torch.float64)
-        keep[0, list(removed)] = 0
-        return model.event_log_prob(*events, keep=keep, survived_until=split, num_last=3).log_prob.sum().item()
-
-    by_influence = sorted(range(5), key=lambda i: -influence[history[i][1]])
-    for size in range(1, 5):
-        worst = min(itertools.combinations(range(5), size), key=future_log_prob)
-        assert set(worst) == set(by_influence[:size])
 
 
 # a proper density
@@ -322,16 +303,6 @@ def test_surviving_until_the_split_by_hand_for_poisson():
     torch.testing.assert_close(output.mark_log_prob[0].tolist(), [math.log(0.75), math.log(0.25)])
     nothing = model.event_log_prob(*events, keep=0 * keep[:, :2], survived_until=split, num_last=2).log_prob[0]
     torch.testing.assert_close(nothing.tolist(), expected)
-
-
-def test_survival_changes_no_score_when_the_event_at_the_split_is_kept(model, generator):
-    times, marks, mask = random_events(4, 8, C, generator, "none")
-    split = times[:, 4]
-    keep = torch.ones(4, 8, dtype=torch.float64)
-    keep[:, [0, 2, 3]] = 0
-    paper = model.event_log_prob(times, marks, mask, keep=keep).log_prob[:, 5:]
-    conditioned = model.event_log_prob(times, marks, mask, keep=keep, survived_until=split).log_prob[:, 5:]
-    torch.testing.assert_close(conditioned, paper)
 
 
 @pytest.mark.parametrize("kept", [[], [0], [0, 2], [1, 3]])
@@ -581,16 +552,6 @@ def test_intensity_and_compensator_agree_with_the_event_scores(model, padding, g
     torch.testing.assert_close(compensators[mask], output.compensator[mask])
 
 
-def test_compensator_on_the_clock_is_the_integral_of_the_intensity(model, generator):
-    times, marks, mask = random_events(2, 5, C, generator, "none")
-    end = times[:, -1:] + 0.9
-    steps = torch.linspace(0, 1, 20001, dtype=torch.float64)[None]
-    clock = times[:, -1:] + (end - times[:, -1:]) * steps  # after the last event
-    clock[:, 0] += 1e-12
-    integral = torch.trapezoid(model.intensity(times, marks, mask, clock).sum(-1), clock, dim=1)
-    torch.testing.assert_close(integral, model.compensator(times, marks, mask, end)[:, 0], rtol=1e-4, atol=1e-6)
-
-
 def test_intensity_on_the_clock_knows_only_what_was_kept_before_it(model):
     times, marks, mask = rows((1.0, 0), (2.0, 1), (3.0, 2))
     keep = torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64)
@@ -661,13 +622,6 @@ def test_prediction_keeps_the_mean_of_a_heavy_tail(log_amplitude):
     expected, _ = brute_force_next(model, *history)
     time, _ = model.predict_next(*history)
     assert time.item() - 1.0 == pytest.approx(expected.item(), rel=0.01)
-
-
-def test_prediction_for_poisson_is_one_over_the_rate():
-    model = PoissonMTPP([0.5, 1.5])
-    time, probabilities = model.predict_next(*rows((3.0, 1)))
-    assert time.item() == pytest.approx(3.5, rel=1e-3)
-    torch.testing.assert_close(probabilities[0].tolist(), [0.25, 0.75])
 
 
 def test_time_scale_is_a_function_of_the_intervals_alone(model):
@@ -877,15 +831,6 @@ def test_mixture_survival_is_one_minus_the_weighted_cdfs(generator):
         survival = math.exp(-model.total_compensator(state, torch.tensor(tau, dtype=torch.float64)).item())
         expected = (1 - cdf(tau)) / (1 - cdf(0.0)) * math.exp(-lognormmix._TAIL_RATE * tau / mean_interval)
         assert survival == pytest.approx(expected, rel=1e-9)
-
-
-def test_wild_mixture_intensity_integrates_to_its_compensator(generator):
-    model = wild(tiny_lognormmix())
-    states = some_states(model, generator).detach()
-    taus, weights = log_grid(1e-9, 50.0, 20001)
-    intensities = model.mark_intensities(states[:, None].expand(-1, len(taus), -1), taus.expand(5, -1)).sum(-1)
-    end = torch.full((5,), 50.0, dtype=torch.float64)
-    torch.testing.assert_close((intensities * weights).sum(1), model.total_compensator(states, end), rtol=1e-5, atol=0)
 
 
 def test_marks_of_the_mixture_hear_the_interval_in_interval_mode_alone(generator):

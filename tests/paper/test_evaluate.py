@@ -261,7 +261,7 @@ def test_trust_and_curves_have_their_rows(run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--model nowhere", "must be a folder with config.json"),
+        ("--model nowhere", "config.json and model.safetensors; got nowhere"),
         ("--model mtpp_seed0 --data nowhere", "does not exist"),
         ("--model mtpp_seed0 --data simulated:weather", "process must be one of"),
         ("--model mtpp_seed0 --data simulated:incident", "knows 6 marks; the events have 9"),
@@ -272,7 +272,7 @@ def test_trust_and_curves_have_their_rows(run, tmp_path, capsys):
         ("--model mtpp_seed0 --out no/such/folder/rows.jsonl", "folder that exists"),
         ("--task ehed --solvers weather", "solver must be one of backward_elimination"),
         ("--task ehed --solvers exact_search --pair 4-17", "at most 16 events"),
-        ("--task ehed --data other", "must have the 6 marks the distiller knows"),
+        ("--task ehed --data other", "must have the distiller's marks, 6"),
         ("--task explain --model mtpp_seed1", "mtpp_seed1 must hold a distiller"),
         ("--task explain --solvers recency+weather", "After + stands one of drop, prune, swap"),
         ("--task explain --solvers shapley:num_permutations=x", "must be a whole number; got 'x'"),
@@ -282,7 +282,7 @@ def test_trust_and_curves_have_their_rows(run, tmp_path, capsys):
         ("--task causes --data simulated:delayed --split train", "on the split test; got train"),
         ("--task causes --data simulated:delayed --solvers refine", "an order of all events is needed"),
         ("--task curves --solvers distiller+drop", "an order of all events is needed"),
-        ("--task trust --mtpp nowhere", "must be a folder with config.json and model.safetensors; got nowh"),
+        ("--task trust --mtpp nowhere", "config.json and model.safetensors; got nowhere"),
         ("--task trust --mtpp tiny", "tiny must be a point process; got a RankingDistillerModel"),
         ("--task trust --model tiny tiny_seed2", "must explain the same point process"),
     ],

@@ -172,11 +172,6 @@ def test_only_rows_that_are_not_cached_are_computed(by_hand, monkeypatch):
     assert asked == ["recency", "greedy_search"]
 
 
-def test_windows_of_other_marks_are_refused(by_hand, events):
-    with pytest.raises(ValueError, match="3 marks the distiller knows .*; theirs are 6"):
-        paper_tasks(by_hand[0], make_windows(events, future=2, history=3))
-
-
 def test_marks_of_the_same_names_are_renumbered_and_others_left():
     sequences = EventSequences.from_lists([[1.0, 2.0, 3.0]], [[0, 1, 2]], id2label={0: "a", 1: "b", 2: "c"})
     ours = renumber_marks(sequences, {0: "c", 1: "a", 2: "b"})

@@ -17,7 +17,7 @@ from ehd_hf.explain.many import keep_freed_memory
 from ehd_hf.models.window import Window
 
 Row = dict[str, Any]
-# StackOverflow is not part of the package: a folder of scripts/prepare_windows.py.
+# StackOverflow is not part of the package: a folder written by `ehd-hf data windows`.
 STACKOVERFLOW = Path(os.environ.get("EHD_HF_DATA", Path(__file__).resolve().parents[3] / "data" / "stackoverflow"))
 
 

@@ -39,7 +39,7 @@ BARE, OWN = "the bare MTPP forward", "our own forward"
 def plain_states(model: FullyNNModel, window: Window) -> tuple[Tensor, Tensor]:
     """State before each future event (B, K, D) by torch's own LSTM, and the intervals (B, K); without padding."""
     intervals = window.times.diff(dim=1, prepend=torch.zeros_like(window.times[:, :1]))
-    states = fused_states(model.encoder, torch.log1p(intervals[..., None] / model.time_scales), window.marks)
+    states = fused_states(model.encoder, model.time_features(intervals), window.marks)
     return states[:, -1 - window.num_future : -1], intervals[:, -window.num_future :]
 
 
@@ -47,7 +47,7 @@ def plain_log_perplexity(model: FullyNNModel, window: Window) -> Tensor:
     """log ppl(x_o | H_f) (eq. 5), (B,), as one would write it first: torch's own LSTM over the embedded events, and
     behind it plain layers of tanh. This is the unit the others are measured in."""
     states, intervals = plain_states(model, window)
-    value = torch.log1p(intervals[..., None] / model.time_scales)
+    value = model.time_features(intervals)
     floor, slope = torch.zeros_like(value), 1 / (model.time_scales + intervals[..., None])
     for time_layer, history_layer in zip(model.time_layers, model.history_layers, strict=True):
         history = history_layer(states)

@@ -112,7 +112,8 @@ def beyond_training(histories: Sequence[int] = (40, 80, 160), windows: int = 128
     for history in histories:
         window, data = real_windows(history, FUTURE, windows)
         answers = [answering(explainer, window, refine="prefix")() for explainer in (ranking, others)]
-        both = torch.stack([answer.met & ~answer.explains_nothing for answer in answers]).all(0)
+        statuses = [[status == "explained" for status in answer.judged["status"]] for answer in answers]
+        both = torch.tensor(statuses).all(0)
         ours, theirs = (float(answer.distill_mask[both].sum(1).double().mean()) for answer in answers)
         name = f"history {history} of a distiller trained on 40"
         yield summarize(f"{name}: size of its sets / of integrated gradient's", [ours / theirs], data=data)

@@ -56,21 +56,17 @@ def export_windows(
         overwrite: replace `out` whatever it holds.
     """
     out, pairs = Path(out), list(pairs)
-    if not isinstance(name, str) or not name.strip() or not (card is None or isinstance(card, Mapping)):
+    if not name.strip() or not (card is None or isinstance(card, Mapping)):  # a YAML file may hold anything
         raise ValueError(f"a data set needs a name, and its card a dict of texts; got {name!r} and {card!r:.80}.")
     if unknown := sorted(set(card or ()) - set(CARD_FIELDS)):
         raise ValueError(f"a card has the fields {', '.join(CARD_FIELDS)}; got {', '.join(unknown)}. Remove them.")
     if out.exists() and not (overwrite or is_export(out) or (out.is_dir() and not any(out.iterdir()))):
         raise ValueError(f"{out} exists and holds something else. Choose another folder, or pass overwrite=True.")
-    if not isinstance(splits, Mapping) or not all(isinstance(split, EventSequences) for split in splits.values()):
-        raise ValueError("splits must map names to EventSequences; got others. Load them with load_splits.")
     # They become the names of files.
     if bad := [split for split in splits if not re.fullmatch(r"[A-Za-z0-9_]{1,50}", str(split))]:
         raise ValueError(f"a split is named by letters, digits and _; got {bad[0]!r}. Rename it.")
-    if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
-        raise ValueError(f"pairs must be numbers (future, history), such as (15, 40); got {pairs}. Name one or more.")
-    if len({tuple(sequences.id2label.items()) for sequences in splits.values()}) != 1:
-        raise ValueError("the splits must be there and share one mark vocabulary. Load them with load_splits.")
+    if not pairs or len({tuple(sequences.id2label.items()) for sequences in splits.values()}) != 1:
+        raise ValueError("a data set needs pairs, and splits that share one mark vocabulary. Use load_splits.")
     name, texts = " ".join(name.split()), {key: str(value).strip() for key, value in (card or {}).items()}
     splits = {key: replace(s, time_unit=s.time_unit or texts.get("time_unit")) for key, s in splits.items()}
     stores = {}

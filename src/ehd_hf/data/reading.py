@@ -56,6 +56,7 @@ _SHORTENED = _CLOCKS[3::-1]  # one clock, as programs write it that leave out wh
 EITHER = "|"  # between patterns of which each time fits one
 _SAMPLE = 1000  # distinct times on which formats are tried
 _IN_UTC = "Times name their zone; they are shown in UTC."
+_WRITE_A_PATTERN = "Write a pattern as the time_format, such as '%d.%m.%Y %H:%M'."
 
 
 @dataclass(frozen=True)
@@ -138,10 +139,7 @@ def read_events(
     unit = time_unit or kept.time_unit
     detects_unit = not _is_number(times.type) and unit is None
     if detects_unit and kept.marks:
-        raise ValueError(
-            f"this model was trained on numbers without a unit; column {names['time']!r} holds timestamps. Give times "
-            "as numbers in the unit it was trained on."
-        )
+        raise ValueError("this model was trained on numbers without a unit; got timestamps. Give such numbers.")
     rows = rows.set_column(0, "time", times).set_column(1, "mark", pa.array(codes))
     events = checked_sequences(rows, dict(enumerate(marks)), "ns" if detects_unit else unit, sort=True)
     if detects_unit:
@@ -291,10 +289,8 @@ def _understand_text(array: pa.Array, wanted: str | None, column: str, notes: li
     if as_number and (numbers := numbers_of_text(array)) is not None:
         return _understand_numbers(numbers, wanted, column, notes)
     if as_number and wanted is not None:
-        raise ValueError(
-            f"times of column {column!r} are text such as {array[0].as_py()!r}; got the format {wanted!r}. Write a "
-            "pattern such as '%d.%m.%Y %H:%M'."
-        )
+        text = array[0].as_py()
+        raise ValueError(f"the format {wanted!r} is for numbers; column {column!r} has {text!r}. {_WRITE_A_PATTERN}")
     detects, wanted = wanted is None, wanted or _find_format(array, column)
     ways = wanted.replace(EITHER, " or ")
     parsed = _parsed(array, wanted)
@@ -346,14 +342,10 @@ def _find_format(array: pa.Array, column: str) -> str:
     example = sample[int(np.argmax(unread))].as_py()
     if counts[best] == 0:
         raise ValueError(
-            f"column {column!r} does not read as times: {example!r}. Name the time column, or give the "
-            "time_format, such as '%d.%m.%Y %H:%M'."
+            f"column {column!r} does not read as times: {example!r}. Name the time column. {_WRITE_A_PATTERN}"
         )
-    fitting = sample[int(np.argmin(unread))].as_py()
-    raise ValueError(
-        f"times must be written in one way; column {column!r} has {fitting!r} ({best}) and {example!r}. Correct "
-        "those that differ."
-    )
+    both = f"{sample[int(np.argmin(unread))].as_py()!r} ({best}) and {example!r}"
+    raise ValueError(f"times must be written in one way; column {column!r} has {both}. Correct those that differ.")
 
 
 def natural_unit(seconds: float) -> str:

@@ -39,13 +39,11 @@ def unit_in_nanoseconds(unit: str) -> float:
     """Length of a time unit: one of `TIME_UNITS`, or a multiple of one such as "1e6 s"."""
     factor, _, name = str(unit).rpartition(" ")
     try:
-        length = TIME_UNITS[name] * (float(factor) if factor else 1)
+        length = TIME_UNITS[name] * float(factor or 1)
     except (KeyError, ValueError):
         length = math.nan
     if not 0 < length < math.inf:
-        raise ValueError(
-            f"a unit of time is one of {', '.join(TIME_UNITS)}, or a multiple such as '1e6 s'; got {unit!r}."
-        )
+        raise ValueError(f"a unit of time is one of {', '.join(TIME_UNITS)}, or such as '1e6 s'; got {unit!r}.")
     return length
 
 
@@ -161,10 +159,8 @@ def find_sequence(events: EventSequences, name: Any) -> int:
     """Position of the sequence of this id; a number and its text are the same."""
     names = [str(seq_id) for seq_id in events.seq_ids]
     if str(name) not in names:
-        listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-        raise ValueError(
-            f"there is no sequence {name!r} among {len(names):,}.{nearest(name, names)} Choose one of {listed}."
-        )
+        hint = nearest(name, names) + f" Choose one of {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}."
+        raise ValueError(f"there is no sequence {name!r} among {len(names):,}.{hint}")
     return names.index(str(name))
 
 
@@ -260,10 +256,7 @@ def split_files(path: Path, types: Sequence[str] = FILE_TYPES) -> dict[str, Path
             files[split] = file
     if not files:
         inside = ", ".join(sorted(file.name for file in path.iterdir())) or "nothing"
-        raise ValueError(
-            f"{path} must hold train, validation or test files ({', '.join(types)}); it holds {inside}. "
-            "Name them so, or pass one file."
-        )
+        raise ValueError(f"{path} must hold train, validation or test files; it holds {inside}. Pass one file.")
     return {split: files[split] for split in ("train", "validation", "test") if split in files}
 
 
@@ -300,9 +293,7 @@ def event_rows(table: pa.Table, names: Mapping[str, str], forgiving: bool = Fals
     kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
     is_lists = [_is_list(kinds[role]) for role in ("time", "mark")]
     if is_lists[0] != is_lists[1]:
-        raise ValueError(
-            f"times and marks must both be lists or both be single; got {kinds['time']} and {kinds['mark']}."
-        )
+        raise ValueError(f"times and marks must both be lists, or both not; got {kinds['time']} and {kinds['mark']}.")
     for role, kind in kinds.items():
         kind = kind.value_type if all(is_lists) and role in ("time", "mark") else kind
         if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -361,9 +352,7 @@ def _vocabulary(
     """One name per mark for all splits together."""
     is_count = isinstance(num_marks, int | np.integer) and 1 <= num_marks <= MAX_INFERRED_MARKS
     if num_marks is not None and not is_count:
-        raise ValueError(
-            f"num_marks must be a number from 1 to {MAX_INFERRED_MARKS:,}; got {num_marks!r}. Correct it."
-        )
+        raise ValueError(f"num_marks must be a number from 1 to {MAX_INFERRED_MARKS:,}; got {num_marks!r}.")
     text = {is_text(values.type) for values in marks}
     if id2label is not None:
         try:

@@ -41,9 +41,7 @@ def load_source(path: str | Path, *, revision: str | None = None, **keywords: An
         path = _download(str(path), revision)
     path = Path(path)
     if not os.path.exists(path):  # False for a name that no file can have
-        raise ValueError(
-            f"a source is a file, a folder or the Hub id of a data set; got {path}, which does not exist. Check it."
-        )
+        raise ValueError(f"a source is a file, a folder or the Hub id of a data set; {path} does not exist. Check it.")
     files = list(path.iterdir()) if path.is_dir() else [path]
     if (path / "sequences").is_dir():
         return _load_export(path / "sequences", keywords)
@@ -165,9 +163,7 @@ def _easytpp_starts(table: pa.Table, split: str) -> np.ndarray:
     try:
         lists = [column.cast(pa.list_(pa.float64())).to_pylist() for column in both]
     except pa.ArrowException as error:
-        raise ValueError(
-            f"times and intervals must be lists of numbers; got {reason_of(error)}. Correct it."
-        ) from error
+        raise ValueError(f"times must be lists of numbers; got {reason_of(error)}. Correct them.") from error
     for row, (given_times, given_gaps) in enumerate(zip(*lists, strict=True)):
         if not given_times or not given_gaps:
             continue

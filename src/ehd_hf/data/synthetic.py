@@ -62,10 +62,8 @@ class HawkesProcess:
         base_rates, branching = np.array(self.base_rates, dtype=float), np.array(self.branching, dtype=float)
         size = len(base_rates) if base_rates.ndim == 1 else 0
         if not size or branching.shape != (size, size):
-            raise ValueError(
-                f"base_rates must be (C,) and branching (C, C), rows the parents; got {base_rates.shape} and "
-                f"{branching.shape}. Give one base rate and one row of mean children per mark."
-            )
+            got = f"{base_rates.shape} and {branching.shape}"
+            raise ValueError(f"base_rates must be (C,) and branching (C, C), rows the parents; got {got}.")
         scale, shape = (np.broadcast_to(np.asarray(v, float), branching.shape) for v in (self.scale, self.shape))
         for name, values, allowed, rule in (
             ("base_rates", base_rates, (base_rates >= 0) & base_rates.any(), "at least 0 and not all 0"),
@@ -80,10 +78,7 @@ class HawkesProcess:
             raise ValueError(f"labels must name all {size} marks; got {len(self.labels)}: {list(self.labels)}.")
         radius = np.abs(np.linalg.eigvals(branching)).max()
         if radius >= 1:
-            raise ValueError(
-                f"branching must have spectral radius below 1; got {radius:.3f}. Each event then starts endless "
-                "descendants: lower the mean numbers of children."
-            )
+            raise ValueError(f"branching must have spectral radius below 1; got {radius:.3f}. Lower its entries.")
 
     @property
     def num_marks(self) -> int:
@@ -151,10 +146,7 @@ class HawkesProcess:
         unknown). Memory grows with the square of the longest sequence.
         """
         if sequences.num_marks != self.num_marks:
-            raise ValueError(
-                f"the sequences must have this process's {self.num_marks} marks; got {sequences.num_marks}. "
-                "Score events of the same vocabulary."
-            )
+            raise ValueError(f"sequences must have this process's {self.num_marks} marks; got {sequences.num_marks}.")
         log_prob, increments = np.empty(sequences.num_events), np.empty(sequences.num_events)
         starts = sequences.previous_times()[sequences.offsets[:-1]]
         for index, (times, marks) in enumerate(sequences):

@@ -46,10 +46,8 @@ class Answer(NamedTuple):
         bad = torch.stack([~value.isfinite().reshape(len(names), -1).all(1) for value in numbers]).any(0)
         if bad.any():
             name = names[int(bad.int().argmax())]
-            raise ValueError(
-                f"an explanation must be made of numbers; the model gives none for sequence {name!r}. Check its "
-                "weights for NaN, and its times for gaps far beyond those the model was trained on."
-            )
+            fix = "Check its weights for NaN, and its times for gaps far beyond those the model was trained on"
+            raise ValueError(f"an explanation must be made of numbers; sequence {name!r} has none. {fix}.")
 
 
 class _Search(NamedTuple):
@@ -65,12 +63,7 @@ class _Search(NamedTuple):
 
 
 class Certifier:
-    """Answers questions with one model and one solver.
-
-    Args:
-        model: a distiller, its MTPP inside, or an MTPP alone.
-        solver: what orders or chooses the events; the distiller's scores if None, or the default solver of an MTPP.
-    """
+    """Answers questions with one model and one solver: the one given, or the distiller's scores, or the default."""
 
     def __init__(self, model: DistillerModel | MTPPModel, solver: Solver | None) -> None:
         self.model = model
@@ -106,9 +99,7 @@ class Certifier:
                 values[name][doubtful] = value
         return self._judged(window, question, search, values, curves)
 
-    def _judged(
-        self, window: Window, question: Question, search: _Search, values: dict[str, Tensor], curves: bool
-    ) -> Answer:
+    def _judged(self, window: Window, question: Question, search: _Search, values: Any, curves: bool) -> Answer:
         dppl = (values["dppl_left"], values["dppl_distilled"], values["dppl_empty"])
         met = question.met(*dppl)
         nothing = values["dppl_empty"] > -_NOTHING

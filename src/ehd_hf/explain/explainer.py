@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -56,11 +56,9 @@ class EHDDistiller:
     Args:
         model: a trained distiller, its MTPP inside; or an MTPP alone, see `from_mtpp`.
         solver: what orders or chooses the events, a solver or its name; by default the distiller's scores, and
-            integrated gradients for an MTPP alone. The answers of one that draws at random (shapley,
-            random_distillation) depend on the windows asked about together.
+            integrated gradients for an MTPP alone. One that draws at random (shapley, random_distillation) gives
+            answers that depend on the windows asked about together.
         future, epsilon, share, conditioning: what is asked if a question does not say; by default the distiller's own.
-
-    Example:
 
     ```python
     >>> import ehd_hf
@@ -80,10 +78,8 @@ class EHDDistiller:
         conditioning: Conditioning | None = None,
     ) -> None:
         if not isinstance(model, DistillerModel | MTPPModel):
-            raise ValueError(
-                f"EHDDistiller takes a distiller or an MTPP; got {type(model).__name__}. Open a checkpoint by "
-                "EHDDistiller.from_pretrained or EHDDistiller.from_mtpp."
-            )
+            got = type(model).__name__
+            raise ValueError(f"EHDDistiller takes a distiller or an MTPP; got {got}. Open one with from_pretrained.")
         if solver is not None and not isinstance(solver, Solver | str):
             raise ValueError(f"solver must be a solver or the name of one; got {solver!r}.")
         config: Any = model.config
@@ -108,11 +104,8 @@ class EHDDistiller:
 
     @classmethod
     def from_mtpp(cls, mtpp: MTPPModel | str | PathLike[str], **options: Any) -> EHDDistiller:
-        """Explain with any trained point process (a model or the folder of one), no distiller needed: by gradients of
-        its likelihood through the gates of the history, in rounds (see `solvers.integrated_gradient`).
-
-        `options` as in `EHDDistiller`; by default survival conditioning and share 0.7.
-        """
+        """Explain with any trained point process, a model or the folder of one, by gradients of its likelihood through
+        the gates of the history. `options` as in `EHDDistiller`; by default survival conditioning and share 0.7."""
         if isinstance(mtpp, str | PathLike):
             mtpp = open_model(fetch_model(resolve(mtpp)))
         if not isinstance(mtpp, MTPPModel):
@@ -135,10 +128,8 @@ class EHDDistiller:
         try:
             folder = fetch_model(resolve(name_or_path), subfolder=subfolder, **fetching)
         except OSError as error:
-            raise OSError(
-                f"No model called {str(name_or_path)!r}: not a folder with config.json, not one of the bundled "
-                f"{', '.join(list_pretrained())}, and on the Hub: {error}"
-            ) from error
+            reason = f"no folder of a model, not one of the bundled {', '.join(list_pretrained())}; {error}"
+            raise OSError(f"No model called {str(name_or_path)!r}: {reason}") from error
         explainer = cls(open_model(folder, subfolder=subfolder, **options))
         explainer.folder = folder
         return explainer
@@ -153,14 +144,9 @@ class EHDDistiller:
 
     def __repr__(self) -> str:
         target = f"epsilon {self.epsilon}" if self.epsilon is not None else f"share {self.share}"
-        is_distiller = isinstance(self.model, DistillerModel)
-        trained = f", trained on {self.history} events -> {self.future}" if is_distiller else ""
-        return (
-            f"EHDDistiller({type(self.model).__name__}, {self.mtpp.config.num_marks} marks{trained}, {target}, "
-            f"{self.conditioning} conditioning)"
-        )
-
-    # --- reading events
+        trained = f", trained on {self.history} events -> {self.future}" if self.model is not self.mtpp else ""
+        kind = f"{type(self.model).__name__}, {self.mtpp.config.num_marks} marks{trained}"
+        return f"EHDDistiller({kind}, {target}, {self.conditioning} conditioning)"
 
     @cached_property
     def reading(self) -> Reading:
@@ -193,10 +179,7 @@ class EHDDistiller:
                 unit = stored or config.time_unit
                 events = load_events(table, id2label=config.id2label, time_unit=unit, **columns)
                 if events.epochs is not None and config.time_unit is None:
-                    raise ValueError(
-                        "timestamps need a model that knows its unit of time; this one does not say. Pass numbers "
-                        "in the unit it was trained on."
-                    )
+                    raise ValueError("timestamps need a model that knows its unit of time. Pass numbers in its unit.")
             if len(events) == 0:
                 raise ValueError("it has no events; expected at least one. Check what was selected.")
             return _in_unit(events, config.time_unit)
@@ -221,8 +204,6 @@ class EHDDistiller:
                 if column in marks and names is not None:
                     self._check_vocabulary(dict(enumerate(names)))
 
-    # --- asking
-
     def question(self, *, delta: float | None = None, refine: Refinement | None = None, **target: Any) -> Question:
         """What is asked, as in `Question`, completed by what the model was trained for.
 
@@ -233,10 +214,7 @@ class EHDDistiller:
         target = {name: value for name, value in target.items() if value is not None}
         asks = bool(target) or delta is not None
         if refine == "none" and asks:
-            raise ValueError(
-                'refine="none" takes the answer the distiller was trained for and cannot follow a target; got one. '
-                'Leave out epsilon, share, size and delta, or ask for refine="prefix" or "prune".'
-            )
+            raise ValueError('refine="none" takes the distiller\'s own answer and no target. Ask for "prune" instead.')
         if refine == "none" and not isinstance(self.model, DistillerModel):
             raise ValueError('refine="none" needs a distiller; an MTPP alone answers with "prefix" or "prune".')
         if target:
@@ -286,10 +264,7 @@ class EHDDistiller:
         source = history if sequence is None else sequence
         if sequence is None:
             if history is None or future is None or isinstance(history, int) or isinstance(future, int):
-                raise ValueError(
-                    "explain needs a sequence, or the events of both history and future; got neither. "
-                    "Write explain(sequence, future=5) or explain(history=events, future=events)."
-                )
+                raise ValueError("explain needs a sequence, or the events of both history and future; got neither.")
             events, num_future = _joined(self.load(history, "history"), self.load(future, "future"))
             windows = Windows.of(events, ends(events, num_future, None))
         else:
@@ -308,11 +283,8 @@ class EHDDistiller:
         return explanations[0] if _is_named(source, events) else replace(explanations[0], seq_id=None)
 
     def __call__(self, inputs: Any, *, batch_size: int = 256, **options: Any) -> Any:
-        """`explain`, as a pipeline of transformers is called; `options` as there.
-
-        An iterator of sequences (a generator, a streamed dataset) gives an iterator of explanations, made
-        `batch_size` at a time: as long a stream as you like, in the memory of one batch.
-        """
+        """`explain`, as a pipeline of transformers is called. An iterator of sequences (a generator, a streamed
+        dataset) gives an iterator of explanations, made `batch_size` at a time."""
         if isinstance(inputs, Iterator):
             return self._stream(inputs, batch_size, options)
         return self.explain(inputs, **options)
@@ -350,16 +322,13 @@ class EHDDistiller:
             scores[index][answer.window : answer.window + len(past)] = past
         return scores if len(scores) > 1 or _is_nested(sequence) else scores[0]
 
-    # --- from windows to answers
-
     def _ends(self, events: EventSequences, future: Any, history: Any) -> Windows:
         """The last events of each sequence, split into history and future."""
         num_future, num_history = self.window_size(future, history)
         if len(short := np.flatnonzero(events.lengths <= num_future)):
-            raise ValueError(
-                f"sequence {events.seq_ids[short[0]]!r} has {events.lengths[short[0]]} events, all of them in the "
-                f"future of {num_future}: the history is empty. Ask for a shorter future or give a longer sequence."
-            )
+            name, length = events.seq_ids[short[0]], events.lengths[short[0]]
+            reason = f"has {length} events, all of them in the future of {num_future}: the history is empty"
+            raise ValueError(f"sequence {name!r} {reason}. Ask for a shorter future or give a longer sequence.")
         return Windows.of(events, ends(events, num_future, num_history))
 
     def given(self, table: pa.Table, first_row: int = 0) -> Windows:
@@ -382,10 +351,9 @@ class EHDDistiller:
         """Refuse windows that are longer than the model accepts."""
         lengths = windows.spans.lengths
         if len(lengths) and lengths.max() > self.max_length:
-            raise ValueError(
-                f"A window may have at most max_length = {self.max_length} events; got {lengths.max()} in sequence "
-                f"{windows.names[lengths.argmax()]!r}. Pass history=<number of events> to look at the last ones only."
-            )
+            got = f"{lengths.max()} in sequence {windows.names[lengths.argmax()]!r}"
+            limit = f"max_length = {self.max_length} events"
+            raise ValueError(f"A window may have at most {limit}; got {got}. Pass history=<number of events>.")
 
     def answers(
         self, windows: Windows, question: Question, *, curves: bool = True
@@ -425,17 +393,12 @@ class EHDDistiller:
             )
 
 
-# --- sources in other forms
-
-
 def _as_source(source: Any) -> Any:
     """What people have, as `read_table` takes it."""
     if isinstance(source, list | tuple) and source and isinstance(source[0], pd.DataFrame):
         return pd.concat([frame.assign(seq_id=index) for index, frame in enumerate(source)])
     if isinstance(source, np.ndarray) and source.ndim == 2 and source.shape[1] == 2:
         source = [tuple(pair) for pair in source.tolist()]
-    if isinstance(source, Sequence) and len(source) == 0:
-        raise ValueError("it has no events; expected at least one. Check what was selected.")
     if isinstance(source, dict) and "times" in source and np.ndim(source["times"][:1]) == 1:
         if np.ndim(source.get("seq_id", 0)) == 0:  # one sequence, not one row per event
             return {name: [value] for name, value in source.items()}
@@ -470,21 +433,16 @@ def _in_unit(events: EventSequences, unit: str | None) -> EventSequences:
 def _joined(before: EventSequences, after: EventSequences) -> tuple[EventSequences, np.ndarray]:
     """Histories and futures given apart, as sequences, and how many events each future has (S,)."""
     if before.seq_ids != after.seq_ids or (before.epochs is None) != (after.epochs is None):
-        raise ValueError(
-            "There must be one future per history, of the same name and in the same order, both with timestamps or "
-            f"both with numbers; got {len(before)} histories, {len(after)} futures. Sort and write them alike."
-        )
+        got = f"{len(before)} histories, {len(after)} futures"
+        raise ValueError(f"There must be one future per history, with its name, place and kind of times; got {got}.")
     later = after.times
     if before.epochs is not None and after.epochs is not None:
         gap = (after.epochs - before.epochs).astype("timedelta64[ns]").astype(np.int64)
         later = later + np.repeat(gap / unit_in_nanoseconds(before.time_unit or "s"), after.lengths)
     begins, ended = later[after.offsets[:-1]], before.times[before.offsets[1:] - 1]
     if len(early := np.flatnonzero(begins < ended)):
-        row = early[0]
-        raise ValueError(
-            f"The future must not begin before the history ends; in sequence {before.seq_ids[row]!r} it begins at "
-            f"{begins[row]:g} and the history ends at {ended[row]:g}. Swap or cut them."
-        )
+        where = f"at {begins[early[0]]:g} in sequence {before.seq_ids[early[0]]!r}"
+        raise ValueError(f"The future must not begin before the history ends; it begins {where}. Swap or cut them.")
     # Sort by sequence, stable: each history before its future.
     owners = [np.repeat(np.arange(len(part)), part.lengths) for part in (before, after)]
     order = np.argsort(np.concatenate(owners), kind="stable")

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,9 +14,6 @@ import pandas as pd
 from ..data.sequences import EventSequences
 from ..data.windows import Spans, runs
 from ..models.question import MARGIN, Question
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Status = Literal["explained", "explains_nothing", "infeasible"]
 
@@ -66,12 +63,11 @@ class Windows(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One event as the user knows it: its position in the window, its time (a number or a timestamp, as the source
-    has it), the name of its mark, and the score of a history event: the highest are distilled first. With the paper's
+    """One event as the user knows it; the history events of the highest score are distilled first. With the paper's
     distiller and refine="none" the score is P(distil)."""
 
-    position: int
-    time: float | np.datetime64
+    position: int  # in the window
+    time: float | np.datetime64  # as the source has it
     mark: str
     score: float | None = None
 
@@ -239,12 +235,9 @@ class Explanation:
         share = curve / self.dppl_empty + 0.0 if self._explains_something else np.full(len(curve), np.nan)
         return pd.DataFrame({"size": np.arange(len(curve)), "dppl_left": curve, "explained_share": share})
 
-    def plot(
-        self, *, title: str | None = None, mark: str | None = None, theme: Literal["light", "dark"] = "light"
-    ) -> Figure:
-        """The window as a picture, to be saved by `savefig`: events by mark, the intensity (of `mark`, one of
-        `intensity.marks`, or of all marks) with and without the distilled events, and the trade-off if there is one.
-        Without intensities it shows the scores."""
+    def plot(self, *, title: str | None = None, mark: str | None = None, theme: Any = "light") -> Any:
+        """The window as a figure of matplotlib, with a `theme` light or dark: events by mark, the intensity of `mark`
+        or of all marks (the scores, if no intensities were asked for), and the trade-off if there is one."""
         from ..present.picture import explanation_plot  # matplotlib takes a while to import
 
         return explanation_plot(self, title, mark=mark, theme=theme)
@@ -253,8 +246,7 @@ class Explanation:
         """One row per event of the window: position, time, mark, role (distilled, left or future), score."""
         roles = ["distilled" if chosen else "left" for chosen in self.distill_mask] + ["future"] * len(self.future)
         frame = pd.DataFrame(list(self.history + self.future), columns=list(Event._fields))
-        frame.insert(3, "role", roles)
-        return frame
+        return frame.assign(role=roles)[["position", "time", "mark", "role", "score"]]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, strings and lists; timestamps as ISO strings. The events take the place of the
@@ -289,8 +281,7 @@ class Explanation:
         return json.dumps(self.to_dict(), default=str, **options)
 
     def to_row(self) -> dict[str, Any]:
-        """One flat row with the columns `FIELDS`, for tables of many explanations: the distilled events in parallel
-        lists, the numbers."""
+        """One flat row with the columns `FIELDS`: the distilled events in parallel lists, the numbers."""
         chosen = self.distilled
         derived = {
             "seq_id": self.seq_id.item() if isinstance(self.seq_id, np.generic) else self.seq_id,
@@ -313,17 +304,13 @@ def explanations_to_frame(
 ) -> pd.DataFrame:
     """Many explanations as one table: a row for each, as `Explanation.to_row` gives it; or, per "event", a row for
     each event of each window, with `seq_id` and the number of the explanation."""
+    if per not in ("explanation", "event"):
+        raise ValueError(f"per must be explanation or event; got {per!r}.")
     if per == "explanation":
         return pd.DataFrame([explanation.to_row() for explanation in explanations])
-    if per != "event":
-        raise ValueError(f"per must be explanation or event; got {per!r}.")
-    frames = [pd.DataFrame(columns=["explanation", "seq_id", *Event._fields])]
-    for number, explanation in enumerate(explanations):
-        frame = explanation.to_frame()
-        frame.insert(0, "explanation", number)
-        frame.insert(1, "seq_id", explanation.seq_id)
-        frames.append(frame)
-    return pd.concat(frames[1:] or frames, ignore_index=True)
+    frames = [one.to_frame().assign(explanation=number, seq_id=one.seq_id) for number, one in enumerate(explanations)]
+    columns = ["explanation", "seq_id", "position", "time", "mark", "role", "score"]
+    return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
 def _listed(events: tuple[Event, ...], unit: str | None) -> str:

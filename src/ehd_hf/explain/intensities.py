@@ -64,31 +64,26 @@ def intensity_curves(mtpp: MTPPModel, windows: Windows, distill_masks: Sequence[
     return [answers[index] for index in range(len(order))]
 
 
-def intensity_grid(
-    times: np.ndarray, num_future: int, num_points: int = NUM_POINTS
-) -> tuple[np.ndarray, np.ndarray, int]:
+def intensity_grid(times: np.ndarray, num_future: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Where to look at the intensity from the first to the last of `times` (T,), where to draw it, (Q,) each, and how
-    many of these points belong to the history.
-
-    About `num_points` lie along the history and as many along the future, which is often a small part of the time.
-    """
+    many of these points belong to the history. The future has as many points, though it is often a small part."""
     split = len(times) - num_future
-    history, future = _stretch(times[:split], num_points), _stretch(times[split - 1 :], num_points)
+    history, future = _stretch(times[:split]), _stretch(times[split - 1 :])
     query, shown = (np.concatenate(pair) for pair in zip(history, future, strict=True))
     return query, shown, len(history[0])
 
 
-def _stretch(times: np.ndarray, num_points: int) -> tuple[np.ndarray, np.ndarray]:
+def _stretch(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The same for one stretch. An event stands twice, since the intensity jumps there; a silence is denser at its
     beginning, where most happens. Where there are more events than points, these are evenly spaced."""
     edges = np.unique(times)
     gaps = np.diff(edges)
     if len(gaps) == 0:
         return np.nextafter(edges, np.inf), edges
-    if len(gaps) > num_points // 2:
-        even = np.linspace(edges[0], edges[-1], num_points)
+    if len(gaps) > NUM_POINTS // 2:
+        even = np.linspace(edges[0], edges[-1], NUM_POINTS)
         return np.append(np.nextafter(even[0], np.inf), even[1:]), even
-    spare = max(0, num_points - 3 * len(gaps))
+    spare = max(0, NUM_POINTS - 3 * len(gaps))
     query: list[np.ndarray] = []
     shown: list[np.ndarray] = []
     for begin, end in zip(edges[:-1], edges[1:], strict=True):

@@ -67,8 +67,7 @@ class Work:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
-            got = f"{self.rank} of {self.world_size}"
-            raise ValueError(f"rank must lie in [0, world_size); got {got}. Leave both to torchrun.")
+            raise ValueError(f"rank must lie in [0, {self.world_size}); got {self.rank}. Leave both to torchrun.")
         if self.rows_per_file < 1:
             raise ValueError(f"rows_per_file must be at least 1; got {self.rows_per_file}. Try {ROWS_PER_FILE}.")
 
@@ -93,22 +92,20 @@ def explain_many(
     the position of a window's first event in its sequence, `positions` those of the distilled events in the window.
 
     Args:
-        source: a file or a folder of files: Parquet, CSV or JSON Lines, one row per sequence or one per event; or
-            windows as `export_windows` writes them; or a `datasets.Dataset` or `IterableDataset` of such rows. If
-            `out` is a folder, events are read table by table, and those of a sequence must stand together.
+        source: a file or a folder of files, one row per sequence or one per event; or windows as `export_windows`
+            writes them; or a `datasets.Dataset` or `IterableDataset` of such rows. If `out` is a folder, events are
+            read table by table, and those of a sequence must stand together.
         out: a file (.parquet, .jsonl, .csv); or a folder, a new one or that of the same request.
         windows: explain every window of `history` and `future` events that slides over a sequence, not its end alone.
-        future, history: as in `EHDDistiller.explain`.
+        future, history: as in `EHDDistiller.explain`; `asked` as in `EHDDistiller.question`.
         scores: also write `score`, an entry for each history event.
         columns: names of the columns sequence, time and mark, where they are not the usual ones; `time_format`.
-        asked: epsilon, share, size, delta, refine as in `EHDDistiller.question`.
     """
     out, work, question = Path(out), work or Work(), explainer.question(**asked)
     is_file = out.suffix != ""
     if is_file and out.suffix not in EXPLANATION_FILES:
         raise ValueError(f"answers go to a file that ends in {', '.join(EXPLANATION_FILES)}, or a folder; got {out}.")
     cut = _Cut(explainer, source, columns or {}, windows, (future, history), whole=is_file)
-    # What the solver is, and its settings as far as they can be written down.
     solver = {name: value for name, value in vars(explainer.solver).items() if isinstance(value, int | float | str)}
     request = {"question": asdict(question), "windows": windows, "future": cut.future, "history": cut.history}
     request |= {"scores": scores, "rows_per_file": work.rows_per_file, "columns": cut.columns, "version": __version__}
@@ -117,8 +114,7 @@ def explain_many(
     if not is_file and (done := _settle(out, request, work.rank)) is not None:
         return done
     keep_freed_memory()
-    counts: Counter[str] = Counter()
-    others: list[Path] = []  # files that other processes write
+    parts: list[Counter[str] | Path] = []  # what the units of work come to; the files that other processes write
     schema: Any = None
     with ExitStack() as opened:
         append = opened.enter_context(_appending(out)) if is_file else None
@@ -131,23 +127,20 @@ def explain_many(
                 table = _table(explainer, unit, question, schema)
                 (append or partial(_write_part, path, request))(table)
                 counted = _count(table)
-            if counted is None:
-                others.append(path)
-            else:
-                counts += counted
-                bar.update(counted["windows"])
-        written = [_read_counts(path) for path in others]  # what the other processes wrote in the meantime
-        counts = sum(filter(None, written), counts)
-        if not counts["windows"] and not others:
+            bar.update(counted["windows"] if counted else 0)
+            parts.append(counted or path)
+        if not parts:
+            got = f"none of {cut.too_short:,} sequences is long enough"
             needed = f"{cut.history if windows else 'at least 1'} + {cut.future}"
-            raise ValueError(
-                f"none of {cut.too_short:,} sequences is long enough: a window has {needed} events. Ask for fewer."
-            )
+            raise ValueError(f"{got}: a window has {needed} events. Ask for fewer.")
+    # The other processes may have written theirs in the meantime.
+    counted_parts = [_read_counts(part) if isinstance(part, Path) else part for part in parts]
+    counts: Counter[str] = sum(filter(None, counted_parts), Counter())
     total = Explained(
         **{name: counts[name] for name in ("windows", "explained", "explains_nothing", "infeasible", "files")},
         mean_size=counts["sizes"] / counts["explained"] if counts["explained"] else None,
         too_short=cut.too_short,
-        finished=None not in written,
+        finished=None not in counted_parts,
         notes=cut.notes,
     )
     if total.finished and not is_file:
@@ -168,48 +161,37 @@ def _bar(cut: _Cut, work: Work) -> Any:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory that a batch frees for the next one. It returns it to the system, to ask for it again
-    page by page, until one large block was freed; from then on it keeps twice that for every thread. So this is for
-    long runs of one thread, not for servers. Untouched, the block costs nothing."""
+    """Let glibc keep the memory that a batch frees for the next one, instead of asking the system for it page by page:
+    once a large block was freed, it keeps twice that for every thread. For long runs of one thread, no servers."""
     torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
-# --- from tables to units of work
-
-
 class _Cut:
-    """The windows of a source, table by table. Columns that are not named are found in the first table.
+    """The windows of a source, table by table. Columns that are not named are found in the first table. If `whole`,
+    rows that are events are read at once, so that those of a sequence may stand anywhere."""
 
-    Args:
-        slides: every window, not the end of each sequence.
-        size: numbers of future and of history events, as asked.
-        whole: read rows that are events at once, so that those of a sequence may stand anywhere.
-    """
-
-    def __init__(
-        self, explainer: EHDDistiller, source: Any, columns: Any, slides: bool, size: Any, whole: bool
-    ) -> None:
+    def __init__(self, explainer: EHDDistiller, source: Any, named: Any, slides: bool, size: Any, whole: bool) -> None:
         self.explainer, self.source, self.slides, self.whole = explainer, source, slides, whole
-        self.columns = {role: name for role, name in columns.items() if name is not None}
+        self.columns = {role: name for role, name in named.items() if name is not None}
         if (head := next(self._tables(), None)) is None:
             raise ValueError("the source holds no rows; expected at least one. Check that it is the right one.")
         self.head = head
-        times = next((name for name in (columns.get("time"), "times", "time") if name in head.column_names), None)
+        times = next((name for name in (named.get("time"), "times", "time") if name in head.column_names), None)
         self.are_windows = set(WINDOW_COLUMNS) <= set(head.column_names)
         are_lists = times is not None and pa.types.is_nested(head.schema.field(times).type)
         self.are_events = not self.are_windows and not are_lists
         if self.are_windows and (slides or size != (None, None)):
-            raise ValueError(
-                "The rows are windows and say which events are the future. Leave out windows, future and history."
-            )
+            raise ValueError("The rows are windows and have their future. Leave out windows, future and history.")
         self.future, self.history = (0, None) if self.are_windows else explainer.window_size(*size)
         if slides and self.history is None:
             raise ValueError("every window needs a history of a fixed length; got all. Pass history=40.")
         if self.are_events:
             reading = explainer.read(head, **self.columns).reading
             self.columns = {role: getattr(reading, role) for role in ("sequence", "time", "mark", "time_format")}
-        elif "seq_id" in head.column_names:
-            self.columns = {"sequence": "seq_id"} | self.columns
+        else:
+            self.columns.pop("time_format", None)
+            if "seq_id" in head.column_names:
+                self.columns.setdefault("sequence", "seq_id")
 
     def _tables(self) -> Iterator[pa.Table]:
         text = [self.columns[role] for role in ("sequence", "mark") if self.columns.get(role) is not None]
@@ -236,7 +218,7 @@ class _Cut:
         """Of a table of sequences that begins at a row of the source."""
         if not self.are_events and "sequence" not in self.columns:
             table = table.append_column("seq_id", pa.array(range(row, row + table.num_rows)))
-        events = self._read(table) if self.are_events else self.explainer.load(table, **self.columns)
+        events = self._read_rows(table) if self.are_events else self.explainer.load(table, **self.columns)
         enough = np.flatnonzero(events.lengths >= self.future + ((self.history or 0) if self.slides else 1))
         self.too_short += len(events) - len(enough)
         events = events.select(enough)
@@ -244,15 +226,13 @@ class _Cut:
             return Windows.of(events, slides(events, self.future, self.history or 0))
         return Windows.of(events, ends(events, self.future, self.history)).compact()
 
-    def _read(self, table: pa.Table) -> EventSequences:
+    def _read_rows(self, table: pa.Table) -> EventSequences:
         read = self.explainer.read(table, **self.columns)
         self.notes = self.notes or read.notes
         for name in read.events.seq_ids:
             if hash(name) in self.seen:
-                raise ValueError(
-                    f"the rows of a sequence must stand together; got sequence {name!r} again after others. Sort the "
-                    "file by sequence and time, or write to a file such as answers.parquet: then all is read at once."
-                )
+                got = f"the rows of a sequence must stand together; got sequence {name!r} again after others"
+                raise ValueError(f"{got}. Sort the file, or write to a file such as answers.parquet.")
             self.seen.add(hash(name))
         return self.explainer.load(read.events)
 
@@ -271,9 +251,6 @@ def _units(pieces: Iterable[Windows], rows_per_file: int) -> Iterator[Windows]:
         parts.append(piece.rows(slice(begin, None)))
     if rows:
         yield Windows.joined(parts)
-
-
-# --- from units of work to rows
 
 
 def _schema(first: Windows, scores: bool) -> pa.Schema:
@@ -343,9 +320,6 @@ def _appending(out: Path) -> Iterator[Callable[[pa.Table], Any]]:
         yield append
 
 
-# --- the folder
-
-
 def _settle(out: Path, request: dict[str, Any], rank: int) -> Explained | None:
     """Make the folder one of this request, or refuse it; if its answers are complete, what they come to."""
     names = {file.name for file in out.iterdir() if file.name[0] != "."} if out.is_dir() else set()
@@ -359,10 +333,8 @@ def _settle(out: Path, request: dict[str, Any], rank: int) -> Explained | None:
     before, request = json.loads((out / _REQUEST).read_text(encoding="utf-8")), json.loads(json.dumps(request))
     for name in sorted(before.keys() | request.keys()):
         if before.get(name) != request.get(name):
-            raise ValueError(
-                f"{out} holds answers to another request: expected {name} {before.get(name)!r}, got "
-                f"{request.get(name)!r}. Choose another folder, or remove this one to start anew."
-            )
+            asked = f"expected {name} {before.get(name)!r}, got {request.get(name)!r}"
+            raise ValueError(f"{out} holds answers to another request: {asked}. Choose another folder, or remove it.")
     if _DONE in names:
         done = Explained(**json.loads((out / _DONE).read_text(encoding="utf-8")))
         return done if done.files == len(list(out.glob("part-*.parquet"))) else None
