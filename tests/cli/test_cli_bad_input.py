@@ -103,7 +103,7 @@ CASES = [
     ),
     # the model
     Case("misspelt model", "explain incident log.csv --all", "Did you mean 'incidents'"),
-    Case("a folder that is no model", "explain notes log.csv --all", "not a folder with config.json"),
+    Case("a folder that is no model", "explain notes log.csv --all", "no folder of a model"),
     Case("marks it does not know", "explain incidents other.csv --all", "does not know 2 of these marks: 'b', 'a'"),
 ]
 
