@@ -7,7 +7,6 @@ os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 from transformers.utils import logging  # noqa: E402
@@ -20,12 +19,3 @@ _QUIET = {"deadline": None, "database": None, "suppress_health_check": [HealthCh
 settings.register_profile("fast", max_examples=10, derandomize=True, **_QUIET)
 settings.register_profile("thorough", max_examples=500, **_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
-
-
-@pytest.fixture(scope="session")
-def app_url(tmp_path_factory):
-    """Address of the app, in a process of its own; one for all that ask it."""
-    from app_server import serving  # gradio takes a while to import
-
-    with serving(tmp_path_factory.mktemp("app") / "log.txt") as url:
-        yield url

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts" / "paper"))
 
 import numpy as np  # noqa: E402
 import safetensors.torch  # noqa: E402
@@ -29,13 +29,13 @@ from transformers.utils import logging  # noqa: E402
 
 from ehd_hf import files  # noqa: E402
 from ehd_hf.cli import app  # noqa: E402
+from ehd_hf.data.export import export_windows  # noqa: E402
 from ehd_hf.data.synthetic import delayed_hawkes, example_log  # noqa: E402
-from ehd_hf.data.windows import export_windows, make_crops, make_windows  # noqa: E402
+from ehd_hf.data.windows import make_crops, make_windows  # noqa: E402
 from ehd_hf.models.ehd import EHDDistillerModel  # noqa: E402
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel  # noqa: E402
 from ehd_hf.models.ranking import RankingDistillerModel  # noqa: E402
-from ehd_hf.training import recipe as fitting  # noqa: E402
-from ehd_hf.training import recipe as planning  # noqa: E402
+from ehd_hf.training import recipe  # noqa: E402
 from ehd_hf.training.trainer import Trainer, TrainingArguments  # noqa: E402
 
 WAYS = {
@@ -143,11 +143,11 @@ def small_mtpp():
 
 
 def small_distiller(kind):
-    sizes = {"input_size": 4, "hidden_size": 4, "attention_size": 4, "feed_forward_size": 4, "num_heads": 1}
-    sizes = sizes if kind is EHDDistillerModel else {"input_size": 4, "hidden_size": 4}
-    target = {"share": 0.7, "conditioning": "survival"} if kind is RankingDistillerModel else {}
+    sizes = {"input_size": 4, "hidden_size": 4}
+    if kind is EHDDistillerModel:
+        sizes |= {"attention_size": 4, "feed_forward_size": 4, "num_heads": 1}
     torch.manual_seed(0)
-    return kind.from_mtpp(small_mtpp(), history=4, future=1, **sizes, **target)
+    return kind.from_mtpp(small_mtpp(), history=4, future=1, **sizes)
 
 
 class Training:
@@ -240,7 +240,8 @@ class Windows(Replaced):
 
     def export(self, **options):
         with redirect_stderr(io.StringIO()):
-            export_windows({"train": small_events(), "test": small_events()}, self.folder / "windows", **options)
+            splits = {"train": small_events(), "test": small_events()}
+            export_windows(splits, self.folder / "windows", overwrite=True, **options)
 
 
 class ExchangeMissing(Windows):
@@ -273,8 +274,8 @@ class Fit:
     def __init__(self, folder):
         self.log, self.folder = folder / "log.csv", folder / "model"
         example_log(12, 0).to_csv(self.log, index=False)
-        planning.VALIDATION_ITEMS["distiller"], fitting.MOST_TEST_WINDOWS = 5, 5
-        fitting.SECONDS_BETWEEN_CHECKPOINTS = 0
+        recipe.VALIDATION_ITEMS["distiller"], recipe.MOST_TEST_WINDOWS = 5, 5
+        recipe.SECONDS_BETWEEN_CHECKPOINTS = 0
 
     def run(self):
         words = ["train", self.log, "--sequence", "service", "--history", "6", "--future", "2", "--minutes", "0.001"]

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 _MARKS = ["deploy", "alert", "page on-call", "ticket", "health check"]
 EVENTS = [(0.3 * i + 0.05 * (i % 4), _MARKS[i % 5]) for i in range(12)]
 DATA = {"pretty_name": "A drawn log", "license": "apache-2.0", "provenance": "Drawn by lot,\nfor a test."}
@@ -22,8 +23,8 @@ SIZES = {"hidden_size": 6, "embedding_size": 5, "num_components": 4, "num_layers
 
 
 @contextmanager
-def start_client(environment: dict[str, str]) -> Iterator[ProcessPoolExecutor]:
-    """A fresh process that knows only this Hub; what is submitted runs there."""
+def start_client(environment: dict[str, str]) -> Iterator[Callable[..., Any]]:
+    """Start a process that knows only this Hub; yields a function that calls another one there."""
     before = dict(os.environ)
     kept = {key: value for key, value in before.items() if not key.startswith(("HF_", "HUGGING"))}
     quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
@@ -35,7 +36,7 @@ def start_client(environment: dict[str, str]) -> Iterator[ProcessPoolExecutor]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-    yield client
+    yield lambda function, *args, **options: client.submit(function, *args, **options).result()
     client.submit(leave_at_once).result()
     client.shutdown()
 
@@ -51,12 +52,15 @@ def train(folder: Path) -> None:
     """Two steps of a point process, two of a distiller on it, and the rows both are measured by."""
     import torch
 
+    sys.path.insert(0, str(SCRIPTS / "paper"))
     from ehd_hf import EHDDistillerModel, FullyNNConfig, FullyNNModel, Trainer, TrainingArguments
     from ehd_hf.data.export import export_windows
     from ehd_hf.data.synthetic import simulated_splits
     from ehd_hf.data.windows import make_crops, make_windows
-    from ehd_hf.evaluation.scores import checkpoint_stamp, evaluate_mtpp, evaluate_windows, trivial_baselines
+    from ehd_hf.evaluation.scores import checkpoint_stamp, evaluate_mtpp, trivial_baselines
     from ehd_hf.files import append_row
+    from tasks import Run
+    from tasks.windows import PaperTasks
 
     torch.manual_seed(0)
     splits = simulated_splits("incident", num_sequences={"train": 9, "validation": 3, "test": 3}, horizon=30.0, seed=0)
@@ -81,18 +85,11 @@ def train(folder: Path) -> None:
         for row in evaluate_mtpp({name: model}, splits["test"], pair=(4, 7), **stamp, **seen):
             append_row(folder / "rows.jsonl", row)
     stamp |= checkpoint_stamp(folder / "explainer") | {"model": "explainer"}
-    few = windows["test"].sample(10)
-    for row in evaluate_windows(distiller, few, ["distiller", "ehed", "emhd"], ["greedy_search"], **stamp):
+    tasks = PaperTasks(distiller, windows["test"].sample(10), Run(conditioning="paper", stamp=stamp))
+    for row in tasks.rows(["distiller", "ehed", "emhd"], ["greedy_search"]):
         append_row(folder / "rows.jsonl", row)
     export_windows(splits, folder / "windows", [(4, 7), (2, 9)], name="log", card=DATA)
-
-
-def card_facts(folder: Path, name: str) -> dict[str, Any]:
-    """What a push needs beside the model."""
-    from ehd_hf.files import read_rows
-
-    training = json.loads((folder / name / "training.json").read_text())
-    return {"rows": read_rows(folder / "rows.jsonl"), "data": DATA, "training": training}
+    (folder / "data.yaml").write_text(json.dumps(DATA))
 
 
 def explain(name: str, **options: Any) -> dict[str, Any]:
@@ -108,14 +105,20 @@ def from_mtpp(name: str) -> None:
     EHDDistiller.from_mtpp(name)
 
 
-def push(folder: Path, name: str, repo_id: str, **options: Any) -> str:
-    """Push a trained model."""
-    from transformers import AutoModel
+def push(folder: Path, name: str, repo_id: str, **options: Any) -> Any:
+    """Push a trained model, windows or an app."""
+    from ehd_hf.hub.push import push_folder
 
-    import ehd_hf  # noqa: F401  # the Auto classes know our models
-    from ehd_hf.hub.push import push_to_hub
+    options = {"rows": [folder / "rows.jsonl"], "card": folder / "data.yaml", **options}
+    return tuple(push_folder(folder / name, repo_id, **options))
 
-    return push_to_hub(AutoModel.from_pretrained(folder / name), repo_id, **card_facts(folder, name), **options)
+
+def push_into(folder: Path, name: str, repo_id: str, subfolder: str, revision: str) -> None:
+    """Put the weights and the config of a model into a subfolder."""
+    from ehd_hf.hub.push import upload
+
+    names = ("config.json", "model.safetensors")
+    upload({f"{subfolder}/{file}": folder / name / file for file in names}, repo_id, revision=revision)
 
 
 def error_of(function: Any, *arguments: Any, token: str | None = None, hurry: bool = False, **options: Any) -> str:
@@ -144,8 +147,7 @@ def run_script(name: str, *arguments: str) -> tuple[int, str, str]:
     import importlib.util
     import io
 
-    path = Path(__file__).resolve().parent.parent / "scripts" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -182,7 +184,9 @@ def save_portable(folder: Path) -> list[str]:
     from ehd_hf.models.point_process import MTPPModel
 
     def kinds(base: Any) -> list[str]:
-        return sorted(kind.config_class.model_type for kind in base.__subclasses__() if kind.config_class.model_type)
+        subclasses = base.__subclasses__()
+        names = {name for cls in subclasses for name in (cls.config_class.model_type, *kinds(cls)) if name}
+        return sorted(names)
 
     torch.manual_seed(0)
     models = {kind: AutoModel.from_config(AutoConfig.for_model(kind, num_marks=6)) for kind in kinds(MTPPModel)}
@@ -198,12 +202,6 @@ def save_portable(folder: Path) -> list[str]:
 
 
 # --- data sets
-
-
-def push_windows(folder: Path, repo_id: str, **options: Any) -> str:
-    from ehd_hf.hub import push as hub
-
-    return hub.push_windows(folder / "windows", repo_id, **options)
 
 
 def read_dataset(name: str, pair: str, **options: Any) -> dict[str, Any]:

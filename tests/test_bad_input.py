@@ -1,7 +1,7 @@
-"""One table: every entry point against every kind of bad input.
+"""Bad input at the doors of the data folder.
 
-A cell is answered by an error of our own (raised in this package, a ValueError or OSError that says what was wrong) or
-by a sensible result; never by an exception from the depths of a library.
+It is answered by an error of our own (raised in this package, a ValueError or OSError that says what was wrong) or by
+a sensible result; never by an exception from the depths of a library.
 """
 
 import re
@@ -21,8 +21,7 @@ import ehd_hf
 from ehd_hf import EHDDistiller, FullyNNConfig, FullyNNModel, load_events, load_windows
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.reading import read_events
-from ehd_hf.data.sequences import EventSequences
-from ehd_hf.data.sources import from_easytpp, from_seismic, load_source
+from ehd_hf.data.sources import from_easytpp, load_source
 
 OURS = Path(ehd_hf.__file__).parent
 GOOD = [(0.5, "a"), (1.0, "b"), (2.0, "a"), (3.5, "c")]
@@ -37,7 +36,7 @@ def explainer():
 
 
 def refusal(call) -> str | None:
-    """What an error of our own says; None if there was none. Anything else comes through as it is."""
+    """The message of an error of our own; None if there was none. Anything else comes through as it is."""
     try:
         result = call()
         if isinstance(result, Iterator):
@@ -50,75 +49,51 @@ def refusal(call) -> str | None:
     return None
 
 
-# --- events: what is wrong with them x who is given them
+# --- events; `tests/data/test_events.py` has the refusals that name a sequence
 
 COLUMNS = {"times": [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]], "marks": [["a", "b", "a"], ["a", "a", "b"]]}
+TWICE = pd.DataFrame([[0.5, 1.0, "a"], [1.0, 2.0, "b"]], columns=["time", "time", "mark"])
 BAD_EVENTS = {
-    "nothing": (None, "None|needs a sequence"),
-    "a number": (42, "got int|needs a sequence"),
-    "a truth value": (True, "got bool|needs a sequence"),
+    "nothing": (None, "None"),
+    "a number": (42, "got int"),
     "bytes": (b"abc", "got bytes"),
-    "a set": ({1, 2}, "got set"),
-    "a class": (int, "got type"),
     "a tensor": (torch.zeros(3, 2), "got Tensor"),
-    "a flat array": (np.zeros(4), "got ndarray"),
-    "a deep array": (np.zeros((2, 3, 2)), "got ndarray"),
     "a text": ("nonsense", "there is no file nonsense.*one of .csv"),
-    "an empty text": ("", "is a folder|no file"),
-    "no such file": ("nowhere/nothing.csv", "nothing.csv"),
-    "a name no file can have": ("x" * 5000 + ".csv", "no file|does not exist"),
-    "a name with NUL": ("a\0b.csv", "no file|does not exist"),
+    "a name no file can have": ("x" * 5000 + ".csv", "no file"),
+    "a name with NUL": ("a\0b.csv", "no file"),
     "a folder": (Path(__file__).parent, "is a folder"),
     "an empty list": ([], "no events"),
-    "an empty dict": ({}, "no (events|mark column)"),
-    "an empty sequence": ([[]], "at least one event|no events"),
+    "an empty sequence": ([[]], "at least one event"),
     "a list of nothing": ([None], "cannot be read as columns"),
-    "a list of numbers": ([1, 2], "cannot be read as columns"),
     "triples": ([(1.0, "a", 3)] * 4, "cannot be read as columns"),
     "words": (["ab", "cd", "ef"], "times must be numbers"),
     "rows of two kinds": ([{"times": [1.0], "marks": ["a"]}, 3], "row 1 must be an object"),
-    "times of NaN": ([(0.5, "a"), (float("nan"), "b"), (2.0, "a")], "finite"),
     "infinite times": ([(0.5, "a"), (1.0, "b"), (float("inf"), "a")], "finite"),
     "missing times": ([(0.5, "a"), (None, "b"), (2.0, "a")], "finite"),
     "times of two kinds": ([(0.5, "a"), ("soon", "b")], "one type"),
     "times that are words": ([("soon", "a"), ("later", "b")], "ISO strings; got soon"),
-    "times that fall": ([(1.0, "a"), (0.5, "b"), (2.0, "a")], "must not decrease"),
     "times of any length": ([(-1e300, "a"), (0.0, "b"), (1.7e308, "a")], "span less than 1e\\+30"),
     "epoch nanoseconds": ([(1_700_000_000_000_000_001 + i, "a") for i in range(4)], "below 2\\*\\*53.*timestamps"),
     "times beyond 64 bits": ([(2**70 + i, "a") for i in range(3)], "cannot be read as columns"),
-    "complex times": ([(1j, "a"), (2j, "b")], "cannot be read as columns"),
     "durations": ({"times": [[pd.Timedelta("1s")]], "marks": [["a"]]}, "got duration"),
-    "moments of five centuries": ([(datetime(1700, 1, 1), "a"), (datetime(2200, 1, 1), "b")], "292 years"),
-    "moments beyond nanoseconds": ([("9999-01-01", "a"), ("9999-01-02", "b")], "1678 to 2261; got 9999-01-01"),
+    "five centuries": ([(datetime(1700, 1, 1), "a"), (datetime(2200, 1, 1), "b")], "292 years"),
+    "the year 9999": ([("9999-01-01", "a"), ("9999-01-02", "b")], "1678 to 2261; got 9999-01-01"),
     "a mark without a name": ([(0.5, ""), (1.0, "b"), (2.0, "a")], "must have a name"),
     "missing marks": ([(0.5, None), (1.0, "a"), (2.0, "b")], "missing"),
-    "marks of NaN": ([(0.5, float("nan")), (1.0, 1.0), (2.0, 2.0)], "finite|missing"),
-    "infinite marks": ([(0.5, np.inf), (1.0, 1.0), (2.0, 2.0)], "finite"),
-    "half marks": ([(0.5, 0.5), (1.0, 1.0), (2.0, 2.0)], "whole numbers"),
-    "negative marks": ([(0.5, -1), (1.0, 1), (2.0, 2)], "negative"),
-    "marks that are identifiers": ([(0.5, 10**12), (1.0, 1), (2.0, 2)], "identifiers|lie in"),
+    "infinite marks": ([(0.5, np.inf), (1.0, 1.0), (2.0, 2.0)], "whole"),
+    "half marks": ([(0.5, 0.5), (1.0, 1.0), (2.0, 2.0)], "whole"),
+    "marks that are identifiers": ([(0.5, 10**12), (1.0, 1), (2.0, 2)], "Pass identifiers as strings"),
     "marks that are truth values": ([(0.5, True), (1.0, False)], "got bool"),
-    "marks of two kinds": ([(0.5, 1), (1.0, "a")], "one type"),
-    "marks that are lists": ([(0.5, [1]), (1.0, [2])], "got list"),
     "marks that are objects": ([(0.5, {"x": 1}), (1.0, {"x": 2})], "got struct"),
     "half a character": ([(0.5, "\ud83d"), (1.0, "b")], "not text in UTF-8"),
-    "columns of other lengths": ({"times": [1.0, 2.0, 3.0], "marks": ["a", "b"]}, "equally many|cannot be read"),
-    "columns of other names": ({"t": [1.0, 2.0], "m": ["a", "b"]}, "no (time|mark) column"),
-    "columns that are none": ({"times": None, "marks": None}, "NoneType"),
-    "columns of single values": ({"times": 1.0, "marks": "a"}, "float"),
-    "columns that are called alike": (
-        pd.DataFrame([[0.5, 1.0, "a"], [1.0, 2.0, "b"]], columns=["time", "time", "mark"]),
-        "Duplicate column names",
-    ),
-    "a table without rows": (pd.DataFrame({"time": [], "mark": []}), "no events"),
+    "columns of other lengths": ({"times": [1.0, 2.0, 3.0], "marks": ["a", "b"]}, "cannot be read"),
+    "columns that are called alike": (TWICE, "Duplicate column names"),
     "objects in a table": (pd.DataFrame({"time": [object()], "mark": ["a"]}), "cannot be read as columns"),
     "ids twice": ({"seq_id": [4, 4], **COLUMNS}, "ids must differ; got 4 twice"),
     "missing ids": ({"seq_id": [4, None], **COLUMNS}, "ids must not be missing"),
-    "ids of two kinds": ({"seq_id": [4, "x"], **COLUMNS}, "one type"),
     "ids that are lists": ({"seq_id": [[4], [5]], **COLUMNS}, "single values"),
 }
 TAKERS = {
-    "load_events": lambda explainer, source: load_events(source),
     "load_windows": lambda explainer, source: load_windows(source, "1-1"),
     "explain": lambda explainer, source: explainer.explain(source, future=1),
     "explain, history apart": lambda explainer, source: explainer.explain(history=source, future=LATER),
@@ -138,17 +113,17 @@ def test_load_events_refuses_bad_events_in_words(kind):
 
 @pytest.mark.parametrize("taker", TAKERS)
 def test_every_door_refuses_bad_events(explainer, taker):
-    source, _ = BAD_EVENTS["times of NaN"]
-    message = refusal(lambda: TAKERS[taker](explainer, source))
+    message = refusal(lambda: TAKERS[taker](explainer, [(0.5, "a"), (float("nan"), "b"), (2.0, "a")]))
     assert message is not None and len(message) > 20
 
 
+LONG = [(float(i), "abc"[i % 3]) for i in range(100_000)]
 STRANGE_BUT_SOUND = {
     "negative times": [(-5.0, "a"), (-3.0, "b"), (-1.0, "c")],
     "ties": [(1.0, "a"), (1.0, "b"), (1.0, "c"), (2.0, "a")],
     "a long silence": [(0.0, "a"), (1e-9, "b"), (1e12, "c"), (1e12 + 1, "a")],
     "far from zero": [(1e15, "a"), (1e15 + 1, "b"), (1e15 + 2, "a")],
-    "a hundred thousand events": [(float(i), "abc"[i % 3]) for i in range(100_000)],
+    "a hundred thousand events": LONG,
 }
 
 
@@ -160,18 +135,15 @@ def test_strange_but_sound_events_are_explained(explainer, kind):
     assert np.isfinite([answer.dppl_left, answer.dppl_distilled, answer.dppl_empty]).all()
 
 
-def test_a_hundred_thousand_events_at_once_are_more_than_a_window_holds(explainer):
-    said = refusal(lambda: explainer.explain(STRANGE_BUT_SOUND["a hundred thousand events"], future=1))
-    assert "at most max_length = 4096" in said and "history=<number" in said
-
-
-def test_one_event_is_a_sequence_without_a_history(explainer):
+def test_windows_have_a_history_and_a_longest_length(explainer):
+    message = refusal(lambda: explainer.explain(LONG, future=1, history="all"))
+    assert "at most max_length = 4096" in message and "history=<number" in message
     assert load_events([(0.5, "a")]).num_events == 1
     assert "the history is empty" in refusal(lambda: explainer.explain([(0.5, "a")], future=1))
 
 
-@pytest.mark.parametrize("mark", ["🚀", "z", "a ", "A", "a\0", "<script>", "ä"])
-def test_any_mark_is_one_to_read_and_an_unseen_one_is_named_by_a_model(explainer, mark):
+@pytest.mark.parametrize("mark", ["🚀", "a ", "A", "a\0", "<script>"])
+def test_any_text_is_a_mark_and_a_model_names_unseen_ones(explainer, mark):
     events = [(0.5, mark), (1.0, "b"), (2.0, "a")]
     assert mark in load_events(events).label2id
     assert f"got {mark} in sequence 0" in refusal(lambda: explainer.explain(events, future=1))
@@ -186,14 +158,13 @@ def write(folder: Path, name: str, content: bytes) -> Path:
 
 
 CSV = "seq_id,time,mark\nü,0.5,löschen\nü,1.5,ok\nü,2.5,ok\n"
-EASYTPP = b'[{"time_since_start": [0.0, 1.0], "type_event": [0, %s]}]'
 BAD_FILES = {
     "empty.csv": (b"", "empty"),
     "header.csv": (b"time,mark\n", "no events"),
-    "latin.csv": (CSV.encode("latin-1"), "UTF-?8|got binary"),
-    "wide.csv": (CSV.encode("utf-16"), "UTF-?8|no .* column|cannot be read|Name it"),
-    "zeros.csv": (b"\0" * 300, "no .* column|cannot be read|first line|Name it|UTF-8"),
-    "ragged.csv": (b"time,mark\n1,a\n2,b,c\n", "cannot be read"),
+    "latin.csv": (CSV.encode("latin-1"), "UTF-8"),
+    "zeros.csv": (b"\0" * 300, "UTF-8"),
+    "gz.csv": (b"\x1f\x8b" + b"0" * 9, "compressed"),
+    "ragged.csv": (b"time,mark\n1,a\n2,b,c\n", "cannot be read as columns.*Correct that row"),
     "half.json": (b'{"times": [[1.0', "cannot be read"),
     "number.json": (b"3", "cannot be read"),
     "null.jsonl": (b'null\n{"times": [1.0], "marks": [0]}\n', "row 0 must be an object"),
@@ -201,104 +172,78 @@ BAD_FILES = {
     "deep.jsonl": (b'{"a":' * 100_000, "nested too deep"),
     "latin.jsonl": ('{"times": [1.0], "marks": ["ö"]}'.encode("latin-1"), "UTF-8"),
     "long.json": (b'{"times": [[' + b"9" * 5000 + b']], "marks": [[0]]}', "cannot be read"),
-    "easytpp.json": (EASYTPP % b'"x"', "lists of numbers|cannot be read"),
-    "rows.json": (b'["time_since_start", "type_event"]', "must have time_since_start|cannot be read|Name it"),
-    "half.parquet": (b"PAR1" + b"\0" * 40, "cannot be read"),
-    "words.txt": (b"time,mark\n", "one of .csv|file type"),
+    "easytpp.json": (b'[{"time_since_start": [0.0, 1.0], "type_event": [0, "x"]}]', "cannot be read"),
+    "half.parquet": (b"PAR1" + b"\0" * 40, "cannot be read as Parquet"),
+    "words.txt": (b"time,mark\n", "one of .csv, .tsv, .jsonl, .json, .parquet; got 'words.txt'"),
 }
-FILE_TAKERS = {"load_events": load_events, "load_source": load_source, "read_events": read_events}
+FILE_TAKERS = {"load_source": load_source, "read_events": read_events}
 FILE_TAKERS["load_windows"] = lambda file: load_windows(file, "1-1")
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-@pytest.mark.parametrize("taker", FILE_TAKERS)
-def test_bad_files_are_refused_in_words(tmp_path, taker, name):
-    content, said = BAD_FILES[name]
-    message = refusal(lambda: FILE_TAKERS[taker](write(tmp_path, name, content)))
-    assert message is not None
-    assert re.search(said, message), message
+def test_bad_files_are_refused_in_words(tmp_path, name):
+    content, expected = BAD_FILES[name]
+    message = refusal(lambda: load_events(write(tmp_path, name, content)))
+    assert message is not None and re.search(expected, message), message
 
 
+@pytest.mark.parametrize("name", ["latin.csv", "half.json", "half.parquet"])
 @pytest.mark.parametrize("taker", FILE_TAKERS)
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
-def test_truncated_parquet_is_refused(tmp_path, taker, share):
+def test_every_door_refuses_bad_files(tmp_path, taker, name):
+    content, expected = BAD_FILES[name]
+    assert re.search(expected, refusal(lambda: FILE_TAKERS[taker](write(tmp_path, name, content))))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_truncated_parquet_is_refused(tmp_path, share):
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"time": np.arange(99.0), "mark": ["a"] * 99}), sink)
     whole = sink.getvalue().to_pybytes()
-    assert refusal(lambda: FILE_TAKERS[taker](write(tmp_path, "half.parquet", whole[: int(share * len(whole))])))
+    assert refusal(lambda: load_events(write(tmp_path, "half.parquet", whole[: int(share * len(whole))])))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 def test_a_byte_order_mark_makes_no_difference(tmp_path, encoding):
     as_csv = load_events(write(tmp_path, "bom.csv", CSV.encode(encoding)))
-    as_json = load_events(
-        write(tmp_path, "bom.json", b'{"times": [[1.0]], "marks": [["l"]]}'.decode().encode(encoding))
-    )
+    as_json = load_events(write(tmp_path, "bom.json", '{"times": [[1.0]], "marks": [["l"]]}'.encode(encoding)))
     assert as_csv.seq_ids == ("ü",) and as_csv.id2label == {0: "löschen", 1: "ok"}
     assert as_json.num_events == 1
 
 
 @pytest.mark.parametrize("metadata", [b"", b"[]", b"{", b'{"info": 3}', b'{"info": {"features": 3}}', b"\xff"])
-def test_words_beside_a_parquet_schema_that_cannot_be_read_are_ignored(tmp_path, metadata):
+def test_damaged_metadata_beside_a_parquet_schema_is_ignored(tmp_path, metadata):
     table = pa.table({"time": [1.0, 2.0], "mark": [0, 1]})
-    pq.write_table(
-        table.replace_schema_metadata({b"huggingface": metadata, b"ehd_hf": metadata}), tmp_path / "x.parquet"
-    )
+    both = {b"huggingface": metadata, b"ehd_hf": metadata}
+    pq.write_table(table.replace_schema_metadata(both), tmp_path / "x.parquet")
     assert load_events(tmp_path / "x.parquet").num_marks == 2
 
 
 @pytest.mark.parametrize(
     "row",
-    [3, None, "x", {}, {"time_since_start": 3, "type_event": [1]}, {"time_since_start": [1.0], "type_event": "x"}]
-    + [{"time_since_start": [1.0], "type_event": [0], "dim_process": count} for count in ("x", [], -1, 2**63, 1e999)]
+    [3, None, {}, {"time_since_start": 3, "type_event": [1]}, {"time_since_start": [1.0], "type_event": "x"}]
+    + [{"time_since_start": [1.0], "type_event": [0], "dim_process": count} for count in ("x", -1, 2**63, 1e999)]
     + [{"time_since_start": [1.0, 2.0], "type_event": [0, 1], "time_since_last_event": [0.0, float("nan")]}]
-    + [{"time_since_start": [[1.0]], "type_event": [[0]]}],
+    + [{"time_since_start": [["x"]], "type_event": [[0]], "time_since_last_event": [0.0]}],
 )
 def test_bad_easytpp_rows_are_refused(row):
     assert refusal(lambda: from_easytpp([row]))
 
 
-@pytest.mark.parametrize(
-    ("index", "data"),
-    [
-        ("tweet_id,start_ind,end_ind\n7,1,x\n", "relative_time_second,number_of_followers\n0,5\n"),
-        ("tweet_id,start_ind,end_ind\n7,1,1.5\n", "relative_time_second,number_of_followers\n0,5\n0,5\n"),
-        ("tweet_id,start_ind,end_ind\n7,1,1\n", "relative_time_second,number_of_followers\n0,\n"),
-        ("tweet_id,start_ind,end_ind\n7,1,1\n", "relative_time_second,number_of_followers\n0,5\n0,5,6\n"),
-        ("\xff", "relative_time_second,number_of_followers\n0,5\n"),
-    ],
-)
-def test_bad_seismic_tables_are_refused(tmp_path, index, data):
-    files = [write(tmp_path, f"{i}.csv", text.encode("latin-1")) for i, text in enumerate((index, data))]
-    assert refusal(lambda: from_seismic(*files))
-
-
 # --- arguments of the doors of this folder
 
-EVENTS = load_events([[(float(i), "abc"[i % 3]) for i in range(12)]] * 3)
+EVENTS = {"train": load_events([[(float(i), "abc"[i % 3]) for i in range(12)]] * 3)}
 BAD_CALLS = {
     "num_marks a text": (lambda t: load_events(GOOD, num_marks="x"), "num_marks must be a number"),
     "num_marks endless": (lambda t: load_events([(0.0, 1)], num_marks=2**63), "num_marks must be a number"),
     "names of words": (lambda t: load_events(GOOD, id2label={"x": "y"}), "id2label must map"),
     "names a number": (lambda t: load_events(GOOD, id2label=3), "id2label must map"),
     "unit a number": (lambda t: load_events([("2020-01-01", "a")], time_unit=3), "a unit of time is one of"),
-    "unit of nothing": (lambda t: load_events([("2020-01-01", "a")], time_unit="0 s"), "a unit of time is one of"),
     "unit NaN": (lambda t: load_events([("2020-01-01", "a")], time_unit="nan s"), "a unit of time is one of"),
     "column a number": (lambda t: load_events(GOOD, time=3), "no time column 3"),
-    "starts in lists": (lambda t: load_events({**COLUMNS, "s": [[1.0], [1.0]]}, start="s"), "times must be numbers"),
-    "from_lists, texts": (lambda t: EventSequences.from_lists([[0.0]], [["a"]]), "Use load_events"),
-    "from_lists, nothing": (lambda t: EventSequences.from_lists(None, None), "Use load_events"),
-    "from_lists, objects": (lambda t: EventSequences.from_lists([[object()]], [[0]]), "Use load_events"),
-    "from_lists, two axes": (lambda t: EventSequences.from_lists([[[0.0, 1.0]]], [[[0, 1]]]), "Use load_events"),
-    "from_lists, starts": (lambda t: EventSequences.from_lists([[0.0]], [[0]], starts=["x"]), "Use load_events"),
-    "export of nothing": (lambda t: export_windows({}, t, name="x"), "must be there"),
-    "export of lists": (lambda t: export_windows({"train": [1]}, t, name="x"), "must map names"),
-    "export of one": (lambda t: export_windows(EVENTS, t, name="x"), "must map names"),
-    "export, half a pair": (lambda t: export_windows({"train": EVENTS}, t, [(1,)], name="x"), "pairs must be"),
-    "export, pair a text": (lambda t: export_windows({"train": EVENTS}, t, ["1-2"], name="x"), "pairs must be"),
-    "export, no pairs": (lambda t: export_windows({"train": EVENTS}, t, [], name="x"), "pairs must be"),
-    "export, no name": (lambda t: export_windows({"train": EVENTS}, t, [(1, 2)], name=""), "needs a name"),
-    "export, card a number": (lambda t: export_windows({"train": EVENTS}, t, name="x", card=3), "a dict of texts"),
+    "starts in lists": (lambda t: load_events({**COLUMNS, "s": [[1.0], [1.0]]}, start="s"), "must hold single values"),
+    "export of nothing": (lambda t: export_windows({}, t, name="x"), "splits that share"),
+    "export, no pairs": (lambda t: export_windows(EVENTS, t, [], name="x"), "needs pairs"),
+    "export, no name": (lambda t: export_windows(EVENTS, t, [(1, 2)], name=""), "needs a name"),
 }
 
 

@@ -16,13 +16,12 @@ import yaml
 from transformers import AutoModel
 
 from ehd_hf import EHDDistiller, FullyNNConfig, FullyNNModel, load_events, load_windows
-from ehd_hf.data.export import export_windows
+from ehd_hf.data.export import export_windows, plain_markdown
 from ehd_hf.data.sources import load_source
 from ehd_hf.data.windows import make_crops
 from ehd_hf.models.ranking import RankingDistillerModel
 from ehd_hf.present.cards import check_card
-from ehd_hf.present.tables import plain_markdown
-from ehd_hf.training.recipe import saved_run
+from ehd_hf.training.recipe import Run
 from ehd_hf.training.trainer import Trainer, TrainingArguments
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "ehd_hf"
@@ -125,7 +124,7 @@ def test_code_beside_a_model_is_not_run_without_being_asked(folder, sentinel, op
 
 @pytest.mark.parametrize("path", ["../secret", "/etc", "a/../../secret"])
 def test_a_subfolder_cannot_leave_its_repository(folder, path):
-    with pytest.raises((ValueError, OSError), match="inside the repository|No distiller"):
+    with pytest.raises((ValueError, OSError), match="inside the repository|No model"):
         EHDDistiller.from_pretrained(str(folder), subfolder=path)
 
 
@@ -152,8 +151,9 @@ def test_a_checkpoint_to_resume_from_is_never_unpickled(model, tmp_path, sentine
 
 
 def test_a_run_saved_beside_a_model_is_data_and_nothing_else(tmp_path, sentinel):
-    (tmp_path / "ehd_hf.json").write_text('{"reading": {"__class__": "os.system"}}')
-    assert saved_run(tmp_path) is None or isinstance(saved_run(tmp_path), dict)
+    (tmp_path / "plan.yaml").write_text("plan: !!python/object/apply:os.system [exit]")
+    with pytest.raises(ValueError, match="not the plan of a training run"):
+        Run.load(tmp_path / "plan.yaml")
 
 
 # --- data

@@ -11,32 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from transformers import AutoModel
+from transformers import AutoConfig, AutoModel
 
 from ehd_hf.models.fullynn import FullyNNModel
+from ehd_hf.training.trainer import TrainingArguments
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train.py"
+SIMULATED = {"process": "incident", "num_sequences": {"train": 9, "validation": 4}, "horizon": 30.0, "seed": 0}
+QUICK = {"steps": 7, "warmup_steps": 2, "batch_size": 3, "learning_rate": 0.01, "eval_every": 4, "save_every": 3}
 TINY = {
     "task": "mtpp",
-    "data": {
-        "process": "incident",
-        "num_sequences": {"train": 9, "validation": 4},
-        "horizon": 30.0,
-        "seed": 0,
-        "crop_length": 8,
-    },
+    "data": {**SIMULATED, "crop_length": 8},
     "model": {"model_type": "fullynn", "hidden_size": 6, "embedding_size": 5, "num_components": 4, "num_layers": 1},
-    "training": {
-        "out": "run",
-        "steps": 7,
-        "warmup_steps": 2,
-        "batch_size": 3,
-        "learning_rate": 0.01,
-        "eval_every": 4,
-        "save_every": 3,
-        "num_threads": 1,
-        "progress": False,
-    },
+    "training": {"out": "run", **QUICK, "num_threads": 1, "progress": False},
 }
 
 
@@ -66,28 +53,22 @@ def names_in(folder):
     return sorted(str(file.relative_to(folder)) for file in folder.rglob("*"))
 
 
-def test_a_tiny_run_writes_a_model_that_loads_and_names_its_marks(folder):
-    ended = run("--config", "tiny.yaml", "--training.steps", "6", "--model.mark_mode", "shared", folder=folder)
+def test_a_process_refuses_bad_input_and_trains_a_model_that_loads(folder):
+    refused = run("--config", "tiny.yaml", "--training.step", "6", folder=folder)
+    assert refused.returncode == 2 and "unknown step" in refused.stderr
+    assert "Traceback" not in refused.stderr and refused.stdout == "" and not (folder / "run").exists()
+    ended = run("--config", "tiny.yaml", "--training.steps", "6", "--model.hidden_size", "7", folder=folder)
     assert ended.returncode == 0, ended.stderr
     assert "best at step" in ended.stdout and "model in run" in ended.stdout
     model = AutoModel.from_pretrained(folder / "run")
-    assert isinstance(model, FullyNNModel) and model.config.mark_mode == "shared" and model.config.hidden_size == 6
+    assert isinstance(model, FullyNNModel) and model.config.hidden_size == 7
     assert model.config.num_marks == 9 and model.config.id2label[0] == "deploy" and model.config.time_unit == "h"
     assert model.mean_interval.item() != 1.0  # the statistics are those of the data
     assert json.loads((folder / "run" / "training.json").read_text())["args"]["steps"] == 6
     assert names_in(folder / "run") == ["config.json", "log.jsonl", "model.safetensors", "training.json"]
 
 
-def test_bad_input_ends_a_process_with_code_2_and_one_line_on_stderr(folder):
-    before = names_in(folder)
-    ended = run("--config", "tiny.yaml", "--training.step", "6", folder=folder)
-    assert ended.returncode == 2
-    assert "unknown step" in ended.stderr and "steps" in ended.stderr
-    assert "Traceback" not in ended.stderr and ended.stdout == ""
-    assert names_in(folder) == before
-
-
-def test_the_same_command_trains_the_same_model_and_another_seed_another(script, folder):
+def test_a_seed_decides_the_model(script, folder):
     for out, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         assert script.main(["--config", "tiny.yaml", "--training.out", out, "--training.seed", seed]) == 0
     weights = [AutoModel.from_pretrained(folder / out).state_dict() for out in "abc"]
@@ -105,11 +86,10 @@ def test_a_config_may_say_only_what_differs_from_its_base(script, folder):
 @pytest.mark.parametrize("path", sorted((SCRIPT.parent / "configs").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_preset_holds_known_keys_only(script, path):
     config, _ = script.read_config(["--config", str(path)])
-    assert sorted(config) == ["data", "model", "task", "training"] and config["task"] in script.TASKS
-    args = script.TrainingArguments.from_dict(config["training"])
+    args = TrainingArguments.from_dict(config["training"])
     assert args.out.startswith("runs/") and args.warmup_steps < args.steps
-    if config["task"] == "mtpp":
-        script.AutoConfig.for_model(**config["model"], num_marks=3)
+    model = {key: value for key, value in config["model"].items() if key != "mtpp"}
+    AutoConfig.for_model(**model, **({"num_marks": 3} if config["task"] == "mtpp" else {}))
 
 
 def test_whole_number_times_are_jittered_when_the_config_says_so(script, folder):
@@ -119,8 +99,8 @@ def test_whole_number_times_are_jittered_when_the_config_says_so(script, folder)
         (folder / "events").mkdir(exist_ok=True)
         (folder / "events" / f"{split}.jsonl").write_text(lines)
     plain = {"source": "events", "crop_length": 8}
-    whole = script.load_splits(plain, "crop_length", "jitter_seed")["train"].times
-    moved = script.load_splits({**plain, "jitter_seed": 0}, "crop_length", "jitter_seed")["train"].times
+    whole = script.load_splits(plain)["train"].times
+    moved = script.load_splits({**plain, "jitter_seed": 0})["train"].times
     assert (whole == whole.round()).all() and not (moved == moved.round()).all()
     assert (abs(moved - whole) <= 1).all()
 
@@ -143,27 +123,19 @@ def without(section, name=None):
         (["--model.hiden_size", "4"], "unknown hiden_size"),
         (["--modell.hidden_size", "4"], "section.*modell"),
         (["--hidden_size", "4"], "section.*hidden_size"),
-        (["hidden_size", "4"], "section.*hidden_size"),
         (["--training.steps"], "training.steps"),
-        (["--training.steps=5"], "training.steps"),
         (["--task.x", "5"], "task"),
         (["--model.hidden_size", "abc"], "hidden_size.*int"),
-        (["--model.hidden_size", "0"], "hidden_size.*at least 1"),
-        (["--model.mark_mode", "both"], "per_mark.*shared"),
         (["--model.model_type", "fulynn"], "fulynn"),
         (["--training.steps", "0"], "steps.*at least 1"),
-        (["--training.steps", "2.5"], "steps.*whole|steps must be"),
-        (["--training.learning_rate", "fast"], "learning_rate.*above 0"),
-        (["--training.schedule", "step"], "cosine"),
         (["--data.process", "hawks"], "delayed.*hawks"),
-        (["--data.crop_length", "0"], "length 0"),
+        (["--data.crop_length", "0"], "length.*0"),
         (["--config", "missing.yaml"], "missing.yaml"),
         (["--resume"], "checkpoints/step"),
-        (["--resume", "--training.out", "elsewhere"], "elsewhere"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_bad_command_line_is_refused_with_code_2_and_writes_nothing(script, folder, capsys, arguments, said):
+def test_a_bad_command_line_is_refused_and_writes_nothing(script, folder, capsys, arguments, said):
     before = names_in(folder)
     config = [] if "--config" in arguments else ["--config", "tiny.yaml"]
     assert script.main([*config, *arguments]) == 2
@@ -180,26 +152,20 @@ def test_a_bad_command_line_is_refused_with_code_2_and_writes_nothing(script, fo
         ("- a\n- b\n", "section"),
         ("task: [mtpp\n", "YAML|yaml"),
         (yaml.safe_dump(without("training")), "training"),
-        (yaml.safe_dump(without("data")), "data"),
-        (yaml.safe_dump(without("model")), "model"),
-        (yaml.safe_dump(without("task")), "task"),
+        (yaml.safe_dump({**TINY, "task": "mptp"}), "mtpp.*distiller.*mptp"),
         (yaml.safe_dump(without("training", "out")), "out"),
         (yaml.safe_dump(without("data", "crop_length")), "crop_length"),
         (yaml.safe_dump(without("data", "process")), "process"),
         (yaml.safe_dump(without("model", "model_type")), "model_type"),
         (yaml.safe_dump({**TINY, "trainer": {"steps": 3}}), "trainer"),
-        (yaml.safe_dump({**TINY, "training": None}), "training"),
-        (yaml.safe_dump(with_changes(data={"source": "nowhere"})), "unknown|nowhere"),
         (yaml.safe_dump({**TINY, "data": {"source": "nowhere", "crop_length": 8}}), "nowhere"),
         (yaml.safe_dump(with_changes(data={"num_sequences": {"train": 9}})), "validation"),
-        (yaml.safe_dump(with_changes(data={"num_sequences": {"validation": 4}})), "train"),
-        (yaml.safe_dump(with_changes(data={"num_sequences": 9})), "num_sequences"),
         ("base: missing.yaml\n", "missing.yaml"),
         ("base: bad.yaml\n", "base"),  # itself
         ("base: tiny.yaml\ntraning: {steps: 3}\n", "traning"),
     ],
 )
-def test_a_bad_config_file_is_refused_with_code_2_and_writes_nothing(script, folder, capsys, text, said):
+def test_a_bad_config_file_is_refused_and_writes_nothing(script, folder, capsys, text, said):
     (folder / "bad.yaml").write_text(text)
     before = names_in(folder)
     assert script.main(["--config", "bad.yaml"]) == 2

@@ -2,14 +2,13 @@
 
 python scripts/benchmarks/benchmark.py mtpp               # about a minute on two cores
 python scripts/benchmarks/benchmark.py explain gate --json results/benchmarks.json
-python scripts/benchmarks/benchmark_page.py               # docs/speed.md from that file
+python scripts/benchmarks/benchmark_page.py               # results/speed.md from that file
 
 Rows of the same groups in the file are replaced.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -18,8 +17,10 @@ import sys
 from datetime import date
 from importlib import import_module
 from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
 
 from ehd_hf import __version__
 from ehd_hf.files import write_text
@@ -60,30 +61,29 @@ def merge(path: Path, rows: list[Row]) -> None:
     write_text(path, json.dumps(sorted(others + rows, key=lambda row: row["group"]), indent=1) + "\n")
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("groups", nargs="+", choices=GROUPS, metavar="group", help=f"any of {', '.join(GROUPS)}")
-    parser.add_argument("--repeats", type=int, default=7, help="of each measurement (default 7)")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: torch's own)")
-    parser.add_argument("--json", type=Path, help="file to put the rows into; those of other groups stay")
-    arguments = parser.parse_args(argv)
-    if arguments.repeats < 1 or (arguments.threads or 1) < 1:
-        parser.error("--repeats and --threads must be at least 1")
-    if arguments.json and not arguments.json.resolve().parent.is_dir():
-        parser.error(f"--json must lie in a folder that exists; make {arguments.json.parent} first")
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
+def main(
+    groups: Annotated[list[str], typer.Argument(help=f"any of {', '.join(GROUPS)}")],
+    repeats: Annotated[int, typer.Option(min=1, help="of each measurement")] = 7,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads (default: torch's own)")] = None,
+    json: Annotated[Path | None, typer.Option(help="file to put the rows into; those of other groups stay")] = None,
+) -> None:
+    """Measure groups and print their tables."""
+    if unknown := sorted(set(groups) - set(GROUPS)):
+        raise typer.BadParameter(f"groups must be any of {', '.join(GROUPS)}; got {unknown[0]}.")
+    if json and not json.resolve().parent.is_dir():
+        raise typer.BadParameter(f"--json must lie in a folder that exists; make {json.parent} first.")
+    if threads:
+        torch.set_num_threads(threads)
     machine = describe_machine()
-    for group in arguments.groups:
+    for group in groups:
         rows = []
-        for row in import_module(f"groups.{group}").measure(arguments.repeats):
+        for row in import_module(f"groups.{group}").measure(repeats):
             print(f"{row['figure']}: {row['median']:,.4g}", file=sys.stderr)
             rows.append({"group": group, **row, **machine})
         print(markdown_table(rows, COLUMNS))
-        if arguments.json:
-            merge(arguments.json, rows)
-    return 0
+        if json:
+            merge(json, rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

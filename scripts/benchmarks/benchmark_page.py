@@ -1,21 +1,20 @@
-"""Rows of scripts/benchmarks/benchmark.py in, docs/speed.md and its figures out. Measures nothing.
+"""Rows of scripts/benchmarks/benchmark.py in, results/speed.md and its figures out. Measures nothing.
 
 python scripts/benchmarks/benchmark_page.py
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
 import operator
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
+import typer
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
@@ -51,8 +50,8 @@ def meets(row: dict[str, Any]) -> str | None:
 
 
 def machine(row: dict[str, Any]) -> str:
-    """The machine that a row was measured on, in a sentence; rows of before may say less of it."""
-    said = {
+    """The machine that a row was measured on, in a sentence; older rows may lack some of it."""
+    formats = {
         "processor": "{}",
         "cores": "{} cores",
         "memory_gb": "{:g} GB",
@@ -63,7 +62,7 @@ def machine(row: dict[str, Any]) -> str:
         "version": "ehd_hf {}",
         "date": "{}",
     }
-    return ", ".join(words.format(row[key]) for key, words in said.items() if row.get(key))
+    return ", ".join(words.format(row[key]) for key, words in formats.items() if row.get(key))
 
 
 def about(group: str) -> str:
@@ -77,13 +76,13 @@ def page(rows: list[dict[str, Any]], figures: str) -> str:
     parts = [INTRODUCTION.strip()]
     rows = [{**row, "met": meets(row)} for row in rows]
     for group in dict.fromkeys(row["group"] for row in rows):
-        mine = [row for row in rows if row["group"] == group]
-        columns = [column for column in COLUMNS if any(row.get(column.key) is not None for row in mine)]
+        group_rows = [row for row in rows if row["group"] == group]
+        columns = [column for column in COLUMNS if any(row.get(column.key) is not None for row in group_rows)]
         command = f"python scripts/benchmarks/benchmark.py {group} --json results/benchmarks.json"
         parts += [f"## {group}", about(group).split("\n\n")[0]]
-        parts += [f"<!-- not run: minutes -->\n```bash\n{command}\n```", machine(mine[0]) + "."]
-        drawn = [f"![{group}: along {axis}]({figures}/{file_name(axis)})" for axis in axes_of(mine)]
-        parts += [*drawn, markdown_table(mine, columns)]
+        parts += [f"<!-- not run: minutes -->\n```bash\n{command}\n```", machine(group_rows[0]) + "."]
+        drawn = [f"![{group}: along {axis}]({figures}/{file_name(axis)})" for axis in axes_of(group_rows)]
+        parts += [*drawn, markdown_table(group_rows, columns)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -95,7 +94,7 @@ def file_name(axis: str) -> str:
     return f"scaling_{axis.replace(' ', '_')}.png"
 
 
-def scaling_plot(rows: list[dict[str, Any]], title: str | None = None) -> Figure:
+def scaling_plot(rows: list[dict[str, Any]]) -> Figure:
     """How a figure grows along an axis, both logarithmic: a line per series, shaded from the lowest to the highest.
 
     Args:
@@ -105,8 +104,8 @@ def scaling_plot(rows: list[dict[str, Any]], title: str | None = None) -> Figure
         figure = Figure(figsize=(7.2, 3.4), layout="constrained", dpi=STYLE["savefig.dpi"])
         axes = figure.subplots()
         for index, series in enumerate(dict.fromkeys(row["series"] for row in rows)):
-            mine = sorted((row for row in rows if row["series"] == series), key=lambda row: row["x"])
-            x, median, low, high = ([row[key] for row in mine] for key in ("x", "median", "low", "high"))
+            group_rows = sorted((row for row in rows if row["series"] == series), key=lambda row: row["x"])
+            x, median, low, high = ([row[key] for row in group_rows] for key in ("x", "median", "low", "high"))
             colour, dashes = COLOURS[index % len(COLOURS)], ("-", "--", "-.", ":")[index % 4]
             axes.plot(x, median, marker="o", markersize=4, label=series, color=colour, linestyle=dashes)
             axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -119,44 +118,26 @@ def scaling_plot(rows: list[dict[str, Any]], title: str | None = None) -> Figure
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         else:
             axes.set_ylim(0, 1.2 * max(row["high"] for row in rows))  # what stays the same looks the same
-        axes.set_xticks(_apart(sorted({row["x"] for row in rows})))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(x) < 100 * min(x) else (1,)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.minorticks_off()
         if len(axes.get_lines()) > 1:
             axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
-        if title:
-            axes.set_title(title)
     return figure
 
 
-def _apart(values: list[float], least: float = 0.09) -> list[float]:
-    """Rising values without those closer to the one before than this share of the logarithmic axis: their labels would
-    overlap."""
-    kept = list(values[:1])
-    for value in values[1:]:
-        if np.log(value / kept[-1]) >= least * np.log(values[-1] / values[0]):
-            kept.append(value)
-    return kept
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--benchmarks", type=Path, default=ROOT / "results" / "benchmarks.json", help="the rows")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "speed.md", help="the page")
-    parser.add_argument("--figures", type=Path, default=ROOT / "docs" / "figures", help="the folder of its figures")
-    arguments = parser.parse_args(argv)
-    try:
-        rows = json.loads(arguments.benchmarks.read_text())
-        arguments.figures.mkdir(parents=True, exist_ok=True)
-        for axis in axes_of(rows):
-            figure = scaling_plot([row for row in rows if row.get("axis") == axis])
-            save_figure(figure, arguments.figures / file_name(axis))
-        write_text(arguments.out, page(rows, os.path.relpath(arguments.figures, arguments.out.resolve().parent)))
-    except (ValueError, OSError) as error:
-        print(f"benchmark_page: {error}", file=sys.stderr)
-        return 2
-    return 0
+def main(
+    benchmarks: Path = ROOT / "results" / "benchmarks.json",
+    out: Path = ROOT / "results" / "speed.md",
+    figures: Path = ROOT / "docs" / "figures",
+) -> None:
+    """Make the page and its figures."""
+    rows = json.loads(benchmarks.read_text())
+    figures.mkdir(parents=True, exist_ok=True)
+    for axis in axes_of(rows):
+        save_figure(scaling_plot([row for row in rows if row.get("axis") == axis]), figures / file_name(axis))
+    write_text(out, page(rows, os.path.relpath(figures, out.resolve().parent)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

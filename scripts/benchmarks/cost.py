@@ -6,11 +6,11 @@ python scripts/benchmarks/cost.py --windows 1e12 --benchmarks memory.json --proc
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks.json"
 RATE = "windows explained per second, Parquet to Parquet (prefix certificates)"
@@ -49,22 +49,15 @@ def plan(rows: list[dict[str, Any]], windows: float, processes: int) -> list[tup
     ]
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--windows", type=float, default=1e9, help="how many (default 1e9)")
-    parser.add_argument("--processes", type=int, default=16, help="of as many threads as were measured (default 16)")
-    parser.add_argument("--benchmarks", type=Path, default=RESULTS, help="rows of benchmark.py --json")
-    arguments = parser.parse_args(argv)
-    if arguments.windows < 1 or arguments.processes < 1:
-        parser.error("--windows and --processes must be at least 1")
-    try:
-        lines = plan(json.loads(arguments.benchmarks.read_text()), arguments.windows, arguments.processes)
-    except (ValueError, OSError) as error:
-        print(f"cost: {error}", file=sys.stderr)
-        return 2
+def main(
+    windows: Annotated[float, typer.Option(min=1)] = 1e9,
+    processes: Annotated[int, typer.Option(min=1, help="of as many threads as were measured")] = 16,
+    benchmarks: Annotated[Path, typer.Option(help="rows of benchmark.py --json")] = RESULTS,
+) -> None:
+    """Print the plan."""
+    lines = plan(json.loads(benchmarks.read_text()), windows, processes)
     print("| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in lines))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

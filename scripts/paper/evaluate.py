@@ -10,21 +10,19 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 EXAMPLE = """examples:
-  python scripts/paper/evaluate.py --model runs/so --data data/stackoverflow --pair 15-40 --figure qq.png
-  python scripts/paper/evaluate.py --model runs/seed0 runs/seed1 runs/seed2 --data simulated:delayed --out rows.jsonl
-  python scripts/paper/evaluate.py --tasks distiller --model runs/ehd --data data/stackoverflow --split test_sampled
+  python scripts/paper/evaluate.py --model runs/seed0 runs/seed1 --data simulated:delayed --out rows.jsonl
   python scripts/paper/evaluate.py --tasks ehed emhd --solvers greedy_search random_distillation --model runs/ehd \\
       --data data/stackoverflow --split test_sampled --limit 1000 --out rows.jsonl
-  python scripts/paper/evaluate.py --tasks case_study --model runs/ehd --data data/stackoverflow --out rows.jsonl
-  python scripts/paper/evaluate.py --task explain --model runs/ranking --data data/stackoverflow \\
+  python scripts/paper/evaluate.py --task explain --model stackoverflow-15-40 --data data/stackoverflow \\
       --split test_sampled --first 1000 --share 0.7 --solvers distiller+prune greedy_search+drop
-  python scripts/paper/evaluate.py --task causes --model runs/ranking --data simulated:delayed --solvers greedy_search
-Rows that --out already has for the same weights, events and windows are not computed again; one is written as soon as
-it is known, so a run that was stopped goes on where it was."""
+Rows that --out already has for the same weights, events and windows are not computed again, and each row is written
+as soon as it is computed: a run that was stopped continues."""
 # Module of scripts/paper/tasks that finds the rows of each task; tasks of different modules do not mix.
 TASKS = {
     "mtpp": "mtpp",
@@ -38,7 +36,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--model", type=Path, nargs="+", required=True, help="checkpoint folder(s), one per seed")
+    add("--model", type=Path, nargs="+", required=True, help="checkpoint folder(s) or bundled models, one per seed")
     add("--data", required=True, help="folder or file of events, folder of windows, or simulated:<process>")
     add("--tasks", "--task", nargs="+", default=["mtpp"], choices=TASKS, help="what to measure (default mtpp)")
     add("--solvers", nargs="+", default=[], metavar="NAME", help="beside recency and the distiller")
@@ -56,7 +54,6 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--jitter-seed", type=int, help="spread whole-number times over their unit")
     add("--threads", type=int, help="CPU threads (default: torch's own)")
     add("--out", type=Path, help="JSON Lines file to which rows are added")
-    add("--figure", type=Path, help="picture of the calibration (mtpp; .png, .pdf, .svg)")
     arguments = parser.parse_args(argv)
     if len({TASKS[task] for task in arguments.tasks}) > 1:
         parser.error("these tasks need models of different kinds: evaluate mtpp, the paper's, and the others apart")
@@ -75,34 +72,34 @@ def evaluate(arguments: argparse.Namespace, command: str) -> None:
 
     from ehd_hf.evaluation.scores import add_gaps
     from ehd_hf.files import append_row, locked, read_rows
-    from ehd_hf.present.picture import save_figure
-    from figures import qq_plot
-    from page import task_table, with_recalls
+    from ehd_hf.hub.fetch import resolve
+    from page import plain_table, with_recalls
     from tasks import KEY
 
-    for file in filter(None, (arguments.out, arguments.figure)):
-        if not file.resolve().parent.is_dir():
-            raise ValueError(f"{file} must lie in a folder that exists; make {file.parent} first.")
+    out = arguments.out
+    if out and not out.resolve().parent.is_dir():
+        raise ValueError(f"{out} must lie in a folder that exists; make {out.parent} first.")
+    arguments.model = [Path(resolve(folder)) for folder in arguments.model]
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     is_mtpp = arguments.tasks == ["mtpp"]
     # A point process is scored on all events: how many windows they make is a result, not a question.
-    key = tuple(part for part in KEY if not (is_mtpp and part == "num_windows"))
+    key = [part for part in KEY if not (is_mtpp and part == "num_windows")]
+
+    def identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(row.get(part) for part in key)
+
     find_rows = importlib.import_module(f"tasks.{TASKS[arguments.tasks[0]]}").find_rows
     rows = []
-    with locked(arguments.out) if arguments.out else nullcontext():
-        done = {
-            tuple(row.get(part) for part in key): row for row in (read_rows(arguments.out) if arguments.out else ())
-        }
-        for row in find_rows(arguments, lambda asked: done.get(tuple(asked.get(part) for part in key))):
+    with locked(out) if out else nullcontext():
+        cache = {identity(row): row for row in (read_rows(out) if out else ())}
+        for row in find_rows(arguments, lambda asked: cache.get(identity(asked))):
             rows.append(row)
-            if arguments.out and tuple(row.get(part) for part in key) not in done:
-                append_row(arguments.out, row | ({} if TASKS[row["task"]] != "explanations" else {"command": command}))
-    if arguments.figure and is_mtpp:
-        save_figure(qq_plot(rows, title=f"{rows[0]['data']}, {arguments.split}"), arguments.figure)
-    tables = ([row for row in rows if row["task"] == task] for task in arguments.tasks)
-    shown = ([with_recalls(row) for row in add_gaps(some)] for some in tables)
-    print("\n\n".join(task_table(task, some) for task, some in zip(arguments.tasks, shown, strict=True)))
+            if out and identity(row) not in cache:
+                append_row(out, {**row, "command": command})
+    for task in arguments.tasks:
+        shown = [with_recalls(row) for row in add_gaps([row for row in rows if row["task"] == task])]
+        print(plain_table(task, shown), end="\n\n")
     if is_mtpp and rows[0]["num_tied"] > 0.01 * rows[0]["num_events"]:
         print(f"note: {rows[0]['num_tied']:,} intervals are 0, where densities are unbounded; pass --jitter-seed 0.")
 

@@ -1,4 +1,4 @@
-"""Rows in, the results page out: the paper's tables as Markdown and LaTeX."""
+"""Rows in, the results page out: the paper's tables as Markdown."""
 
 from __future__ import annotations
 
@@ -7,25 +7,14 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ehd_hf.present.tables import (
-    MISSING,
-    MTPP_COLUMNS,
-    SHORT,
-    Column,
-    markdown_table,
-    numeric_columns,
-    table_cells,
-    verdict,
-)
+from ehd_hf.present.tables import MISSING, MTPP_COLUMNS, SHORT, Column, markdown_table, verdict
 
-_LATEX_SPECIAL = {char: rf"\{char}" for char in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "–": "--",
-    "²": "$^2$",
-}
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+
+
+def _interval(key: str, spec: str = ".3f") -> list[Column]:
+    return [Column(f"{key}_low", "95 % from", spec), Column(f"{key}_high", "to", spec)]
 
 
 _COST_COLUMNS = [
@@ -33,7 +22,7 @@ _COST_COLUMNS = [
     Column("seconds_per_window", "s per window", ".4f"),
     Column("num_windows", "windows", ",d"),
 ]
-# The tables of `task_table`.
+# The tables of `plain_table`.
 TASK_COLUMNS = {
     "mtpp": MTPP_COLUMNS,
     "distiller": [
@@ -55,11 +44,9 @@ TASK_COLUMNS = {
         Column("solver", "solver"),
         Column("ds", "DS"),
         Column("ds_std", "± std"),
-        Column("ds_low", "95 % from"),
-        Column("ds_high", "to"),
+        *_interval("ds"),
         Column("difference", "minus distiller"),
-        Column("difference_low", "95 % from"),
-        Column("difference_high", "to"),
+        *_interval("difference"),
         *_COST_COLUMNS,
     ],
     "emhd": [
@@ -67,12 +54,10 @@ TASK_COLUMNS = {
         Column("solver", "solver"),
         Column("lmhs", "LMHS", ".2f"),
         Column("lmhs_std", "± std", ".2f"),
-        Column("lmhs_low", "95 % from", ".2f"),
-        Column("lmhs_high", "to", ".2f"),
+        *_interval("lmhs", ".2f"),
         Column("reached", "reached", ".1%"),
         Column("difference", "minus distiller", ".2f"),
-        Column("difference_low", "95 % from", ".2f"),
-        Column("difference_high", "to", ".2f"),
+        *_interval("difference", ".2f"),
         *_COST_COLUMNS,
     ],
     "case_study": [
@@ -88,11 +73,9 @@ TASK_COLUMNS = {
         Column("solver", "method"),
         Column("size", "size", ".2f"),
         Column("size_std", "± std", ".1f"),
-        Column("size_low", "95 % from", ".2f"),
-        Column("size_high", "to", ".2f"),
+        *_interval("size", ".2f"),
         Column("difference", "minus greedy", "+.2f"),
-        Column("difference_low", "95 % from", "+.2f"),
-        Column("difference_high", "to", "+.2f"),
+        *_interval("difference", "+.2f"),
         Column("reached", "reached", ".1%"),
         Column("verified", "verified", ".1%"),
         Column("recency_overlap", "of the set, among the last k", ".0%"),
@@ -105,8 +88,7 @@ TASK_COLUMNS = {
     "causes": [
         Column("solver", "method"),
         Column("ap", "average precision"),
-        Column("ap_low", "95 % from"),
-        Column("ap_high", "to"),
+        *_interval("ap"),
         Column("r_precision", "R-precision"),
         Column("recall_3", "recall of the first 3"),
         Column("recall_5", "first 5"),
@@ -120,8 +102,7 @@ TASK_COLUMNS = {
         Column("check", "check"),
         Column("solver", "method"),
         Column("overlap", "overlap", ".3f"),
-        Column("overlap_low", "95 % from"),
-        Column("overlap_high", "to"),
+        *_interval("overlap"),
         Column("chance", "of random sets"),
         Column("size", "mean size", ".2f"),
         Column("with_empty_set", "with an empty set", ".1%"),
@@ -212,46 +193,19 @@ COMPLEXITY = {
 }
 
 
-def latex_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> str:
-    """The same table as a LaTeX tabular with booktabs rules."""
-    rows = list(rows)
-    cells = table_cells(rows, columns, lambda text: "".join(_LATEX_SPECIAL.get(char, char) for char in text))
-    lines = [" & ".join(line) + r" \\" for line in cells]
-    alignment = "".join("r" if number else "l" for number in numeric_columns(rows, columns))
-    begin = [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", lines[0], r"\midrule"]
-    return "\n".join([*begin, *lines[1:], r"\bottomrule", r"\end{tabular}"])
-
-
-def mean_and_std(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], **labels: Any) -> dict[str, Any]:
-    """One row with "mean ± std" (n - 1 in the denominator) of every float column over `rows`; others only if equal."""
-    if len(rows) < 2:
-        raise ValueError(f"a standard deviation needs at least 2 rows; got {len(rows)}.")
-    summary: dict[str, Any] = {}
-    for column in columns:
-        values: list[Any] = [row.get(column.key) for row in rows]
-        if all(isinstance(value, float) for value in values):
-            mean, std = statistics.fmean(values), statistics.stdev(values)
-            summary[column.key] = f"{mean:{column.spec}} ± {std:{column.spec}}"
-        elif all(value == values[0] for value in values):
-            summary[column.key] = values[0]
-    return summary | labels
-
-
-def task_table(task: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows of one evaluation as Markdown: mean and deviation below if several checkpoints were evaluated, and
-    without the columns of which no row has a value."""
-    columns, models = TASK_COLUMNS[task], [row for row in rows if row.get("checkpoint")]
-    several = len(models) > 1 and len({row.get("pair") for row in models}) == 1
-    if several and task in ("mtpp", "distiller"):
-        rows = [*rows, mean_and_std(models, columns, model=f"mean ± std of {len(models)} models")]
-    return _plain_table(task, rows)
+def groups_by(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Rows that agree in the values of `keys`, in the order of their first."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(key) for key in keys), []).append(row)
+    return groups
 
 
 # --- the results page
 
 
 class Table(NamedTuple):
-    """A table of a page: a title, rows and columns, and what is said below."""
+    """A table of a page: a title, rows and columns, and a note below."""
 
     title: str
     rows: list[dict[str, Any]]
@@ -259,15 +213,11 @@ class Table(NamedTuple):
     note: str = ""
 
 
-Rows = Sequence[Mapping[str, Any]]
-_SCRIPT = "scripts/paper/evaluate.py"  # earlier rows name it scripts/evaluate.py
-
-
 def score_table(task: str, rows: Rows) -> Table:
     """DS or LMHS in the paper's shape: a line per (K, L), mean ± std per solver, the paper's in the column after."""
     metric, spec = _METRIC[task]
     lines: list[dict[str, Any]] = []
-    for _, group in _settings(rows):
+    for group in _settings(rows):
         line: dict[str, Any] = {"pair": _pair(group[0]), "model": group[0]["model"]}
         for row in group:
             solver = row["solver"]
@@ -292,7 +242,7 @@ def detail_table(task: str, rows: Rows) -> Table:
     """Every solver in every setting: the mean with its interval, the difference from the distiller with its own."""
     metric, spec = _METRIC[task]
     lines = []
-    for _, group in _settings(rows):
+    for group in _settings(rows):
         for row in group:
             line = {"pair": _pair(row), "solver": SHORT.get(row["solver"], row["solver"])}
             line |= {"mean": _with_interval(row, metric, spec), "difference": _with_interval(row, "difference", spec)}
@@ -321,7 +271,7 @@ def cost_tables(rows: Rows) -> list[Table]:
         solver: {"solver": SHORT.get(solver, solver), "masks": COMPLEXITY.get(solver)} for solver in _solvers(rows)
     }
     pairs, times = [], []
-    for _, group in _settings(rows):
+    for group in _settings(rows):
         pair = _pair(group[0])
         pairs += [pair] if pair not in pairs and not _is_timing(group[0]) else []
         line: dict[str, Any] = {"pair": pair, "at_once": group[0]["batch_size"], "threads": group[0]["threads"]}
@@ -423,14 +373,14 @@ def short_answers(rows: Rows) -> list[str]:
     for rival, question in ((_GREEDY, "greedy search"), (_RECENCY, "the most recent events")):
         parts = []
         for task, (metric, spec) in _METRIC.items():
-            some = [row for row in rows if row["task"] == task and row["solver"] == rival]
-            if not some:
+            group = [row for row in rows if row["task"] == task and row["solver"] == rival]
+            if not group:
                 continue
-            verdicts = [verdict(row) for row in some]
-            gaps = [-row["difference"] for row in some]
+            verdicts = [verdict(row) for row in group]
+            gaps = [-row["difference"] for row in group]
             parts.append(
                 f"{metric.upper()}: better in {verdicts.count(1)}, level in {verdicts.count(0)}, worse in "
-                f"{verdicts.count(-1)} of {len(some)} settings (distiller minus {SHORT[rival]}: "
+                f"{verdicts.count(-1)} of {len(group)} settings (distiller minus {SHORT[rival]}: "
                 f"{_range(gaps, '+' + spec)})"
             )
         if parts:
@@ -438,10 +388,10 @@ def short_answers(rows: Rows) -> list[str]:
     costs = []
     own = {_setting(row): row for row in rows if row["solver"] == _DISTILLER}
     for rival in (_GREEDY, _RECENCY):
-        some = [row for row in rows if row["solver"] == rival and _setting(row) in own]
-        if some:
-            times = [row["seconds_per_window"] / own[_setting(row)]["seconds_per_window"] for row in some]
-            counts = [row["evaluations"] for row in some]
+        group = [row for row in rows if row["solver"] == rival and _setting(row) in own]
+        if group:
+            times = [row["seconds_per_window"] / own[_setting(row)]["seconds_per_window"] for row in group]
+            counts = [row["evaluations"] for row in group]
             costs.append(
                 f"{SHORT[rival]} takes {_range(counts, ',.0f')} evaluations of the MTPP per window and "
                 f"{_range(times, '.1f')} times the distiller's time"
@@ -455,94 +405,34 @@ def short_answers(rows: Rows) -> list[str]:
     return lines
 
 
-def evaluate_commands(rows: Rows) -> list[str]:
-    """The commands that compute `rows`, one for each set of options, all checkpoints together."""
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        sampled = row["split"] == "test_sampled" and (row.get("num_windows") or 5_000) < 5_000
-        first = row.get("first")
-        limit = row.get("limit") or (row["num_windows"] if sampled and not first else None)
-        kind = row["task"] == "mtpp"
-        options: tuple[Any, ...] = (
-            row["data"],
-            row["split"],
-            limit,
-            row.get("jitter_seed"),
-            row.get("generator_seed") or 0,
-            kind,
-        )
-        options += (row.get("conditioning"), row["pair"] if kind else None, _is_timing(row), first)
-        groups.setdefault(options, []).append(row)
-    commands = []
-    for (data, split, limit, jitter, seed, _, conditioning, pair, is_timing, first), some in groups.items():
-        words = [f"python {_SCRIPT} --tasks", *dict.fromkeys(row["task"] for row in some)]
-        extra = [solver for solver in _solvers(some) if solver not in (_DISTILLER, _RECENCY)]
-        words += ["--solvers", *extra] if extra else []
-        models = dict.fromkeys(str(row["model"]) for row in some if row.get("checkpoint"))
-        words += ["--model", *(name if "/" in name else f"runs/{name}" for name in models)]
-        words += ["--data", data if data.startswith("simulated:") else f"data/{data}", "--split", split]
-        words += ["--limit", str(limit)] if limit else []
-        words += ["--first", str(first)] if first else []
-        words += ["--conditioning", conditioning] if conditioning == "survival" else []
-        words += ["--pair", pair] if pair else []
-        words += ["--seed", str(seed)] if seed else []
-        words += ["--batch-size 1"] if is_timing else []
-        words += ["--jitter-seed", str(jitter)] if jitter is not None else []
-        commands.append(" ".join(words))
-    return commands
-
-
-def results_page(
-    rows: Rows, *, command: str, benchmarks: Rows = (), figures: Mapping[str, Sequence[tuple[str, str]]] | None = None
-) -> str:
+def results_page(rows: Rows, *, command: str, figures: Mapping[str, Sequence[tuple[str, str]]] | None = None) -> str:
     """The whole page as Markdown.
 
     Args:
         rows: of `scripts/paper/evaluate.py`, any tasks.
         command: what makes this page.
-        benchmarks: rows of `scripts/benchmarks/benchmark.py`.
         figures: (caption, path) by data set, "" for those of none.
     """
     figures = figures or {}
     parts = ["# Results", f"Made by `{command}`; do not edit, every number comes from a row.", _PREFACE]
     parts += [f"![{caption}]({path})" for caption, path in figures.get("", ())]
-    for data in dict.fromkeys(row["data"] for row in rows):
-        mine = [row for row in rows if row["data"] == data]
+    for (data,), of_data in groups_by(rows, "data").items():
         parts.append(f"## {data}")
         if data.startswith("retweet_seismic738"):
             parts.append("Retweet cascades of the same collection as the paper's Retweet, but not its sequences.")
-        for part in _solver_sections(mine):
+        for part in _solver_sections(of_data):
             parts += part
         for task, heading in (("distiller", "The distiller beside recency"), ("mtpp", "The point process")):
-            some = [row for row in mine if row["task"] == task]
-            for split in dict.fromkeys(row["split"] for row in some):
-                here = sorted((row for row in some if row["split"] == split), key=_order)
-                parts += [f"### {heading}, {split}", _code(evaluate_commands(here)), _plain_table(task, here)]
-        studies = [row for row in mine if row["task"] == "case_study"]
-        if studies:
-            parts += ["### Case studies", _code(evaluate_commands(studies))]
+            for (split,), group in groups_by(_of_task(of_data, task), "split").items():
+                group.sort(key=_order)
+                parts += [f"### {heading}, {split}", _commands(group), plain_table(task, group)]
+        if studies := _of_task(of_data, "case_study"):
+            parts += ["### Case studies", _commands(studies)]
             parts += [_table_text(table) for table in case_study_tables(studies)]
-        for part in _explanation_sections(mine):
+        for part in _explanation_sections(of_data):
             parts += part
         parts += [f"![{caption}]({path})" for caption, path in figures.get(data, ())]
-    if benchmarks:
-        groups = " ".join(dict.fromkeys(row["group"] for row in benchmarks))
-        columns = [Column("figure", "figure"), *(Column(key, key, ",.4g") for key in ("median", "low", "high"))]
-        parts += ["## Benchmarks", _code([f"python scripts/benchmarks/benchmark.py {groups}"])]
-        parts.append(markdown_table(benchmarks, [*columns, Column("target", "target")]))
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def latex_tables(rows: Rows) -> str:
-    """The paper-shaped tables (DS, LMHS, complexity, time) of every data set, as LaTeX."""
-    parts = []
-    for data in dict.fromkeys(row["data"] for row in rows):
-        for (split, conditioning), some in _sections([row for row in rows if row["data"] == data]):
-            for table in _paper_tables(some):
-                parts.append(
-                    f"% {data}, {split}, {conditioning}: {table.title}\n{latex_table(table.rows, table.columns)}"
-                )
-    return "\n\n".join(parts) + "\n"
 
 
 _METRIC = {"ehed": ("ds", ".4f"), "emhd": ("lmhs", ".2f")}
@@ -553,57 +443,48 @@ _PREFACE = (
 
 
 def _solver_sections(rows: Rows) -> Iterator[list[str]]:
-    for (split, conditioning), some in _sections(rows):
-        answers = [row for row in some if not _is_timing(row)]
-        parts = [f"### Solvers on {split}, {conditioning} conditioning", *short_answers(answers)]
-        parts.append(_code(evaluate_commands(some)))
-        parts += [_table_text(table) for table in _paper_tables(some)]
-        details = (detail_table(task, [row for row in answers if row["task"] == task]) for task in _METRIC)
-        parts += [_table_text(table) for table in details if table.rows]
-        yield parts
+    solved = [row for row in rows if row["task"] in _METRIC]
+    for (split, conditioning), group in groups_by(solved, "split", "conditioning").items():
+        answers = [row for row in group if not _is_timing(row)]
+        tables = [score_table(task, _of_task(answers, task)) for task in _METRIC]
+        tables += cost_tables(group)
+        tables += [detail_table(task, _of_task(answers, task)) for task in _METRIC]
+        parts = [f"### Solvers on {split}, {conditioning} conditioning", *short_answers(answers), _commands(group)]
+        yield parts + [_table_text(table) for table in tables if table.rows]
 
 
 def _explanation_sections(rows: Rows) -> Iterator[list[str]]:
     """Of the tasks that look at explanations themselves: a section per task and setting."""
     for task, heading in EXPLANATION_TASKS.items():
-        for said, some in explanation_settings(rows, task):
-            here = [with_recalls(row) for row in some]
-            commands = [row["command"].replace("scripts/evaluate.py", _SCRIPT) for row in here if row.get("command")]
-            parts = [
-                f"### {heading} {said}",
-                _code(list(dict.fromkeys(commands))) if commands else "",
-                _plain_table(task, here),
-            ]
-            yield [*parts, _explanation_note(task, here), _spread_over_seeds(task, here)]
+        for setting, group in explanation_settings(rows, task):
+            shown = [with_recalls(row) for row in group]
+            parts = [f"### {heading} {setting}", _commands(shown), plain_table(task, shown)]
+            yield [*parts, _explanation_note(task, shown), _spread_over_seeds(task, shown)]
 
 
-def explanation_settings(rows: Rows, task: str) -> list[tuple[str, list[Mapping[str, Any]]]]:
+def explanation_settings(rows: Rows, task: str) -> list[tuple[str, list[Row]]]:
     """The rows of one of `EXPLANATION_TASKS` that were asked the same of the same windows, and what that was."""
-    names = ("pair", "split", "conditioning", "target", "first", "limit", "batch_size")
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["task"] == task:
-            groups.setdefault(tuple(row.get(name) for name in names), []).append(row)
+    names = ("split", "conditioning", "target", "first", "limit", "pair", "batch_size")
     settings = []
-    for (_, split, conditioning, target, first, limit, _), some in groups.items():
+    for (split, conditioning, target, first, limit, *_), group in groups_by(_of_task(rows, task), *names).items():
         number = f"the first {first:,d} windows" if first else f"{limit:,d} windows drawn" if limit else None
-        single = "one window at a time" if _is_timing(some[0]) else None
-        said = (f"{_pair(some[0])}, {split}", number, f"{conditioning} conditioning", target, single)
-        settings.append((", ".join(filter(None, said)), some))
+        single = "one window at a time" if _is_timing(group[0]) else None
+        words = (f"{_pair(group[0])}, {split}", number, f"{conditioning} conditioning", target, single)
+        settings.append((", ".join(filter(None, words)), group))
     return settings
 
 
 def method_name(method: str) -> str:
-    """A method of `comparison` for people: "integrated_gradient:per_round=2+drop" is "integrated gradient
+    """A method of `evaluation.answers` for people: "integrated_gradient:per_round=2+drop" is "integrated gradient
     (per_round=2) + drop"."""
-    told, _, process = method.partition(", ")
-    name, _, refinement = told.partition("+")
+    name, _, process = method.partition(", ")
+    name, _, refinement = name.partition("+")
     name, _, options = name.partition(":")
     text = SHORT.get(name, name.replace("_", " ")) + (f" ({options.replace(',', ', ')})" if options else "")
     return text + (f" + {refinement}" if refinement else "") + (f", {process}" if process else "")
 
 
-def with_recalls(row: Mapping[str, Any]) -> dict[str, Any]:
+def with_recalls(row: Row) -> dict[str, Any]:
     """The row, with the recall of the first 3, 5 and 10 events in keys of their own."""
     recall = row.get("recall")
     return {**row, **{f"recall_{k}": recall[k - 1] for k in (3, 5, 10) if recall and len(recall) >= k}}
@@ -663,39 +544,28 @@ def _spread_over_seeds(task: str, rows: Rows) -> str:
     return " ".join(lines)
 
 
-def run_name(row: Mapping[str, Any]) -> str:
+def run_name(row: Row) -> str:
     """The model's name without the number of its seed."""
     return re.sub(r"_?seed\d+$", "", str(row["model"]))
 
 
-def _sections(rows: Rows) -> list[tuple[tuple[str, str], list[Mapping[str, Any]]]]:
-    some = [row for row in rows if row["task"] in _METRIC]
-    keys = dict.fromkeys((row["split"], row["conditioning"]) for row in some)
-    return [(key, [row for row in some if (row["split"], row["conditioning"]) == key]) for key in keys]
+def _of_task(rows: Rows, task: str) -> list[Row]:
+    return [row for row in rows if row["task"] == task]
 
 
-def _is_timing(row: Mapping[str, Any]) -> bool:
+def _is_timing(row: Row) -> bool:
     """Whether windows were searched one at a time: done to take the time, on a few windows."""
     return row.get("batch_size") == 1
 
 
-def _paper_tables(rows: Rows) -> list[Table]:
-    answers = [row for row in rows if not _is_timing(row)]
-    scores = (score_table(task, [row for row in answers if row["task"] == task]) for task in _METRIC)
-    return [*(table for table in scores if table.rows), *cost_tables(rows)]
-
-
-def _settings(rows: Rows) -> list[tuple[tuple[Any, ...], list[Mapping[str, Any]]]]:
+def _settings(rows: Rows) -> list[list[Row]]:
     """Rows that share windows and checkpoint, in the order of (K, L); within, in the order of solvers."""
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     solvers = _solvers(rows)
-    for row in sorted(rows, key=lambda row: (_order(row), solvers.index(row["solver"]))):
-        key = (row["pair"], row["model"], row["checkpoint"], row["num_windows"], row.get("batch_size"))
-        groups.setdefault(key, []).append(row)
-    return list(groups.items())
+    ordered = sorted(rows, key=lambda row: (_order(row), solvers.index(row["solver"])))
+    return list(groups_by(ordered, "pair", "model", "checkpoint", "num_windows", "batch_size").values())
 
 
-def _setting(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _setting(row: Row) -> tuple[Any, ...]:
     return tuple(row.get(key) for key in ("task", "pair", "checkpoint", "num_windows", "batch_size"))
 
 
@@ -704,22 +574,22 @@ def _solvers(rows: Rows) -> list[str]:
     return [solver for solver in SHORT if solver in there] + [solver for solver in there if solver not in SHORT]
 
 
-def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _order(row: Row) -> tuple[Any, ...]:
     future, _, history = str(row.get("pair") or "0-0").partition("-")
     return int(future), int(history), bool(row.get("checkpoint")), str(row.get("model"))
 
 
-def _pair(row: Mapping[str, Any]) -> str:
+def _pair(row: Row) -> str:
     return "({}, {})".format(*str(row["pair"]).split("-"))
 
 
-def _paper(row: Mapping[str, Any]) -> Mapping[str, float]:
+def _paper(row: Row) -> Mapping[str, float]:
     if row.get("conditioning") != "paper":
         return {}
     return PAPER.get((row["data"], row["split"], row["pair"], row["solver"]), {})
 
 
-def _with_interval(row: Mapping[str, Any], key: str, spec: str) -> str:
+def _with_interval(row: Row, key: str, spec: str) -> str:
     if row.get(key) is None:
         return MISSING
     text = f"{row[key]:{spec}}"
@@ -737,15 +607,17 @@ def _range(values: Sequence[float], spec: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _code(commands: Sequence[str]) -> str:
-    return "```bash\n" + "\n".join(commands) + "\n```"
+def _commands(rows: Rows) -> str:
+    """What computes the rows."""
+    commands = dict.fromkeys(row["command"] for row in rows if row.get("command"))
+    return "\n".join(["```bash", *commands, "```"]) if commands else ""
 
 
 def _table_text(table: Table) -> str:
     return "\n\n".join(filter(None, [f"**{table.title}**", markdown_table(table.rows, table.columns), table.note]))
 
 
-def _plain_table(task: str, rows: Rows) -> str:
+def plain_table(task: str, rows: Rows) -> str:
     """Without the columns of which no row has a value; explanations of a single model do not name it in every row."""
     columns = [column for column in TASK_COLUMNS[task] if any(row.get(column.key) is not None for row in rows)]
     if task in EXPLANATION_TASKS and len({row.get("model") for row in rows}) == 1:

@@ -7,30 +7,29 @@ repeat it. The file that is being read lies in --out, so that even a crash leave
   python scripts/tools/fuzz_readers.py --minutes 3
 """
 
-import argparse
 import faulthandler
 import json
 import pickle
 import random
-import sys
 import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import typer
 
 import ehd_hf
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.reading import read_events
 from ehd_hf.data.sequences import EventSequences, load_events
-from ehd_hf.data.sources import from_seismic, load_source
+from ehd_hf.data.sources import load_source
 from ehd_hf.data.tables import column_names
 from ehd_hf.data.windows import load_windows
 
@@ -38,20 +37,15 @@ OURS = Path(ehd_hf.__file__).parent
 TIMES, MARKS = [[0.5, 1.5, 1.5, 4.0], [2.0, 3.25, 9.0]], [["login", "error", "login", "ok"], ["ok", "ok", "error"]]
 ROWS = [{"seq_id": i, "time": t, "mark": m} for i in (0, 1) for t, m in zip(TIMES[i], MARKS[i], strict=True)]
 EASYTPP = [
-    {
-        "seq_idx": i,
-        "dim_process": 3,
-        "time_since_start": times,
-        "time_since_last_event": [0.0, *np.diff(times).tolist()],
-        "type_event": [len(mark) % 3 for mark in marks],
-    }
+    {"seq_idx": i, "dim_process": 3, "time_since_start": times, "type_event": [len(mark) % 3 for mark in marks]}
+    | {"time_since_last_event": [0.0, *np.diff(times).tolist()]}
     for i, (times, marks) in enumerate(zip(TIMES, MARKS, strict=True))
 ]
+EVENT = ("time_since_start", "time_since_last_event", "type_event")
 HAWKES = {
     "dim_process": 3,
     "train": [
-        [dict(zip(row, event, strict=True)) for event in zip(*row.values(), strict=True)]
-        for row in ({key: row[key] for key in row if isinstance(row[key], list)} for row in EASYTPP)
+        [dict(zip(EVENT, values, strict=True)) for values in zip(*map(row.get, EVENT), strict=True)] for row in EASYTPP
     ],
 }
 TOO_LONG = 15  # seconds for a file of a few hundred bytes: it hangs
@@ -59,21 +53,8 @@ TOO_LONG = 15  # seconds for a file of a few hundred bytes: it hangs
 TOKENS: list[Any] = [None, True, "", " ", "nan", -1, 0, 2**31, 2**63, -(2**63), 1e308, -1e-320, 1.5, "1e999", [], {}]
 TOKENS += [[None], [[]], {"a": 1}, "\ud83d\ude80", "2026-01-01T00:00:00Z", "0000-00-00", "<script>", "é", float("nan")]
 TOKENS += [float("inf"), "times", "marks", "seq_id", [1, "a"], 1_700_000_000_000_000_000, "x" * 300]
-BYTES = [
-    b"\x00",
-    b"\xff\xfe",
-    b"\xef\xbb\xbf",
-    b'"',
-    b",",
-    b"\n",
-    b"\r\n",
-    b"\t",
-    b"[",
-    b"}",
-    b"1e999",
-    b"NaN",
-    b"\x80",
-]
+BYTES = [b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b'"', b",", b"\n", b"\r\n", b"\t", b"[", b"}"]
+BYTES += [b"1e999", b"NaN", b"\x80"]
 TYPES = [pa.int8(), pa.uint64(), pa.float16(), pa.float64(), pa.bool_(), pa.string(), pa.large_string(), pa.binary()]
 TYPES += [pa.timestamp("s"), pa.timestamp("ns", "UTC"), pa.date32(), pa.time64("us"), pa.duration("s"), pa.null()]
 TYPES += [pa.decimal128(8, 2), pa.dictionary(pa.int8(), pa.string()), pa.struct([("a", pa.int8())])]
@@ -92,8 +73,6 @@ def valid_files() -> dict[str, bytes]:
         "columns.json": json.dumps({"times": TIMES, "marks": MARKS}),
         "easytpp.json": json.dumps(EASYTPP),
         "easytpp.jsonl": "".join(json.dumps(row) + "\n" for row in EASYTPP),
-        "index.csv": "tweet_id,start_ind,end_ind\n7,1,3\n8,4,6\n",
-        "data.csv": "relative_time_second,number_of_followers\n0,5\n2,500\n3,9000\n0,1\n4,130\n9,2\n",
     }
     tables = {"long.parquet": pa.Table.from_pylist(ROWS), "easytpp.parquet": pa.Table.from_pylist(EASYTPP)}
     binary = {f"hawkes{protocol}.pkl": pickle.dumps(HAWKES, protocol) for protocol in (0, 2, 4)}
@@ -167,12 +146,11 @@ def _strange_table(content: bytes, draw: random.Random) -> bytes:
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
     for _ in range(draw.choice([1, 1, 2])):
         name, kind = draw.choice(sorted(columns)), draw.choice(TYPES)
-        tokens = [draw.choice(TOKENS) for _ in range(table.num_rows)]
-        for values in ([None] * table.num_rows, [token if draw.random() < 0.5 else None for token in tokens]):
-            try:
-                columns[name] = pa.array(values, draw.choice([kind, pa.list_(kind), pa.list_(kind, 2), None]))
-            except (pa.ArrowException, TypeError, ValueError, OverflowError):
-                continue  # no such value of this type
+        values = [draw.choice([None, *TOKENS]) if draw.random() < 0.5 else None for _ in range(table.num_rows)]
+        try:
+            columns[name] = pa.array(values, draw.choice([kind, pa.list_(kind), pa.list_(kind, 2), None]))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            columns[name] = pa.array([None] * table.num_rows, kind)  # no such value of this type
         if draw.random() < 0.3:
             columns = {draw.choice(NAMES) if key == name else key: values for key, values in columns.items()}
     metadata = {
@@ -190,25 +168,23 @@ def _strange_table(content: bytes, draw: random.Random) -> bytes:
 # --- reading
 
 
-def readers(file: Path, valid: dict[str, bytes]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Everything that may be asked to read this file."""
-    yield "load_events", lambda: load_events(file)
-    yield "load_events sorted", lambda: load_events(file, sort=True, time_unit="h")
-    yield "load_source", lambda: load_source(file)
-    yield "load_windows", lambda: load_windows(file, "1-2").sequences
-    yield "column_names", lambda: column_names(file)
-    yield "read_events", lambda: read_events(file).events
-    if file.name in ("index.csv", "data.csv"):
-        beside = file.parent / ("data.csv" if file.name == "index.csv" else "index.csv")
-        beside.write_bytes(valid[beside.name])
-        yield "from_seismic", lambda: from_seismic(file.parent / "index.csv", file.parent / "data.csv")
+def readers(file: Path) -> dict[str, Callable[[], Any]]:
+    """Everything that may be asked to read this file, also as the only split in a folder."""
     folder = file.parent / "folder"
-    as_export = file.name == "export.parquet"
-    split = (folder / "sequences" if as_export else folder) / f"train{file.suffix}"
+    split = (folder / "sequences" if file.name == "export.parquet" else folder) / f"train{file.suffix}"
     split.parent.mkdir(parents=True, exist_ok=True)
     split.write_bytes(file.read_bytes())
-    yield "load_source of a folder", lambda: load_source(folder)
-    yield "load_windows of a folder", lambda: load_windows(folder, "1-2").sequences
+    calls: dict[str, Callable[[], Any]] = {
+        "load_events": lambda: load_events(file),
+        "load_events sorted": lambda: load_events(file, sort=True, time_unit="h"),
+        "column_names": lambda: column_names(file),
+        "read_events": lambda: read_events(file).events,
+        "load_source": lambda: load_source(file),
+        "load_source of a folder": lambda: load_source(folder),
+        "load_windows": lambda: load_windows(file, "1-2").sequences,
+        "load_windows of a folder": lambda: load_windows(folder, "1-2").sequences,
+    }
+    return calls
 
 
 def outcome(read: Callable[[], Any]) -> str:
@@ -241,44 +217,43 @@ def unsound(sequences: EventSequences) -> str | None:
     return next((name for name, bad in checks.items() if bad), None)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=3, help="how long to go on")
-    parser.add_argument("--rounds", type=int, help="how many files to damage, instead of --minutes")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first round; each has the next")
-    parser.add_argument("--out", type=Path, help="folder for the file at hand; a temporary one if not given")
-    arguments = parser.parse_args()
+def main(
+    minutes: Annotated[float, typer.Option(help="how long to go on")] = 3.0,
+    rounds: Annotated[int | None, typer.Option(help="how many files to damage, instead of --minutes")] = None,
+    seed: Annotated[int, typer.Option(help="seed of the first round; each has the next")] = 0,
+    out: Annotated[Path | None, typer.Option(help="folder for the file at hand; a temporary one if not given")] = None,
+) -> None:
+    """Damage files and read them; ends with 1 if something is wrong."""
     faulthandler.enable()
     warnings.simplefilter("error")
     valid, counts, wrong = valid_files(), Counter[str](), Counter[str]()
-    until = time.monotonic() + 60 * arguments.minutes
-    seed = arguments.seed
+    until, first = time.monotonic() + 60 * minutes, seed
     with TemporaryDirectory() as temporary:
-        out = arguments.out or Path(temporary)
+        out = out or Path(temporary)
         out.mkdir(parents=True, exist_ok=True)
-        while time.monotonic() < until if arguments.rounds is None else seed < arguments.seed + arguments.rounds:
+        while time.monotonic() < until if rounds is None else seed < first + rounds:
             draw = random.Random(seed)
             (out / "seed").write_text(str(seed))
             name = draw.choice(sorted(valid))
             folder = out / name.replace(".", "_")
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(mutated(name, valid, draw))
-            for reader, read in readers(folder / name, valid):
+            for reader, read in readers(folder / name).items():
                 faulthandler.dump_traceback_later(TOO_LONG, exit=True)
                 result = outcome(read)
                 faulthandler.cancel_dump_traceback_later()
                 counts[result if result in ("events", "refused") else "wrong"] += 1
                 if result not in ("events", "refused"):
-                    last = result.strip().splitlines()[-1]
-                    wrong[f"{reader}: {last[:150]}"] += 1
-                    if wrong[f"{reader}: {last[:150]}"] == 1:
+                    kind = f"{reader}: {result.strip().splitlines()[-1][:150]}"
+                    wrong[kind] += 1
+                    if wrong[kind] == 1:
                         print(f"seed {seed}, {name}, {reader}:\n{result}", flush=True)
             seed += 1
     for what, count in wrong.most_common():
         print(f"{count:6} x {what}")
-    print(f"seeds {arguments.seed}..{seed - 1}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
-    return 1 if wrong else 0
+    print(f"seeds {first}..{seed - 1}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
+    raise typer.Exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -1,12 +1,15 @@
 """Many clients at once, for long: does the server's memory stay, is every answer the right one, how long does it take?
 
+    python scripts/tools/soak.py --minutes 30 --clients 50 --out results/soak.jsonl
+    python scripts/tools/soak.py --minutes 30 --clients 50 --what pipeline
+
 Ends with 1 if an answer differs from the one computed alone, a request fails or takes too long, or memory grows.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
 import random
 import socket
 import statistics
@@ -15,29 +18,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-EXAMPLE = """examples:
-  python scripts/tools/soak.py --minutes 30 --clients 50 --out results/soak.jsonl
-  python scripts/tools/soak.py --minutes 30 --clients 50 --what pipeline"""
+import typer
+
 WARM_UP = 0.25  # of the time: caches and pools fill, which is not growth
 MOST_GROWTH_MB = 50.0
 MOST_SECONDS = 60.0
 SAMPLE_SECONDS = 2.0
-
-
-def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--what", choices=["app", "pipeline"], default="app", help="the app's server, or threads with one explainer")
-    add("--minutes", type=float, default=30.0)
-    add("--clients", type=int, default=50)
-    add("--out", type=Path, help="JSONL to add a row to")
-    return parser.parse_args(argv)
 
 
 def questions() -> list[dict[str, Any]]:
@@ -73,10 +63,10 @@ def app_under_test() -> Any:
             def ask(question: dict[str, Any]) -> dict[str, Any]:
                 begun = client.post("/gradio_api/call/explain", json={"data": arguments_of(question)})
                 begun.raise_for_status()
-                told = client.get(f"/gradio_api/call/explain/{begun.json()['event_id']}").text
-                event, data = told.strip().split("\n")[-2:]
+                reply = client.get(f"/gradio_api/call/explain/{begun.json()['event_id']}").text
+                event, data = reply.strip().split("\n")[-2:]
                 if event != "event: complete":
-                    raise RuntimeError(told[-300:])
+                    raise RuntimeError(reply[-300:])
                 return json.loads(json.loads(data.removeprefix("data: "))[1])
 
             try:
@@ -89,13 +79,6 @@ def app_under_test() -> Any:
                 yield server.pid, ask
             finally:
                 server.terminate()
-
-
-@contextmanager
-def pipeline_under_test(alone: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    import os
-
-    yield os.getpid(), alone
 
 
 def soak(pid: int, ask: Callable[..., Any], expected: list[Any], minutes: float, clients: int) -> dict[str, Any]:
@@ -150,36 +133,41 @@ def soak(pid: int, ask: Callable[..., Any], expected: list[Any], minutes: float,
     }
 
 
-def main(argv: list[str] | None = None) -> int:
-    arguments = parse_arguments(argv)  # before the imports, so that --help does not wait for torch
+def main(
+    what: Annotated[Literal["app", "pipeline"], typer.Option(help="the server, or threads")] = "app",
+    minutes: float = 30.0,
+    clients: int = 50,
+    out: Annotated[Path | None, typer.Option(help="JSONL to add a row to")] = None,
+) -> None:
+    """Ask for so long, print what was seen."""
     from transformers.utils import logging
 
     from ehd_hf import __version__
-    from ehd_hf.app import Service, from_page, open_models
+    from ehd_hf.app import Asked, Service, open_models
+    from ehd_hf.files import append_row
 
     logging.disable_progress_bar()
     service = Service(open_models("incidents"))
 
     def alone(question: dict[str, Any]) -> dict[str, Any]:
-        return json.loads(service.explain(*from_page(arguments_of(question))).to_json())
+        return json.loads(service.explain(Asked(*arguments_of(question))).to_json())
 
     expected = [alone(question) for question in questions()]
-    with app_under_test() if arguments.what == "app" else pipeline_under_test(alone) as (pid, ask):
-        row = soak(pid, ask, expected, arguments.minutes, arguments.clients)
-    row |= {"what": arguments.what, "version": __version__}
+    with app_under_test() if what == "app" else nullcontext((os.getpid(), alone)) as (pid, ask):
+        row = soak(pid, ask, expected, minutes, clients)
+    row |= {"what": what, "version": __version__}
     for name, value in row.items():
         print(f"{name:>20}  {value}")
-    if arguments.out:
-        with open(arguments.out, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+    if out:
+        append_row(out, row)
     failures = [
         *([f"{row['wrong']} wrong answers"] if row["wrong"] else []),
         *([f"a request took {row['max']} s"] if row["max"] > MOST_SECONDS else []),
         *(["memory grew"] if row["mb_end"] - row["mb_warm"] > MOST_GROWTH_MB else []),
     ]
     print("; ".join(failures) or "no growth, no wrong answer, no long wait")
-    return 1 if failures else 0
+    raise typer.Exit(1 if failures else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

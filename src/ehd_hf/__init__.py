@@ -63,16 +63,12 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'ehd_hf' has no attribute {name!r}; it offers {', '.join(sorted(__all__))}")
-    value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
-    globals()[name] = value
-    return value
+    return getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
 
-
-# --- our models and the Auto classes of transformers
 
 _AUTO_MODULE = "transformers.models.auto.configuration_auto"
 

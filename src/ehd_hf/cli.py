@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import errno
 import functools
+import itertools
 import json as json_module
 import math
 import os
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,10 +31,10 @@ if TYPE_CHECKING:
 
 DONE, ANSWER_IS_NO, BAD_INPUT, SYSTEM_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
-SEQUENCES_AT_ONCE = 200
 EVENTS_SHOWN, ROWS_SHOWN = 30, 20
-# Exceptions of libraries that load with a command, by name: a full disk, a file that is no table, a config that fails.
-LIBRARY_ERRORS = {"SafetensorError", "StrictDataclassError", "ArrowException", "ArrowInvalid"}
+# What the package calls by its role, and the option that names it.
+FLAGS = {"the time column": "--time", "the mark column": "--mark", "the sequence column": "--sequence"}
+FLAGS |= {"time_format": "--time-format", "max_marks": "--max-marks"}
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at a table of events, or write one to try.")
@@ -63,7 +65,7 @@ TimeFormat = Annotated[
 ]
 MaxMarks = Annotated[int, typer.Option(metavar="N", help="Kinds of events to tell apart at most.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Threads = Annotated[int, _option("CPU threads; by default all, or what OMP_NUM_THREADS says.", metavar="N")]
+Threads = Annotated[int, typer.Option(min=0, metavar="N", help="CPU threads; 0: all, or what OMP_NUM_THREADS says.")]
 Future = Annotated[int | None, _option("How many last events to explain; by default as trained.", metavar="N")]
 History = Annotated[
     str | None, _option("How many events before them to look at, or all; by default as trained.", metavar="N|all")
@@ -73,46 +75,54 @@ History = Annotated[
 # --- how a command ends
 
 
-def _guarded(command: Callable[..., int]) -> Callable[..., None]:
-    """A command whose outcome becomes an exit code, and whose failures become a sentence."""
+def _command(*examples: str, name: str | None = None, group: typer.Typer = app) -> Callable[..., Any]:
+    """A command whose help ends with examples, whose outcome is the exit code, and whose failures are a sentence."""
 
-    @functools.wraps(command)
-    def run(*args: Any, **options: Any) -> None:
-        try:
-            code = command(*args, **options)
-        except KeyboardInterrupt:
-            _say("interrupted; nothing was written.", stderr=True)
-            code = INTERRUPTED
-        except Exception as error:
-            known = isinstance(error, ValueError | TypeError | ImportError | OSError | MemoryError)
-            if not known and type(error).__name__ not in LIBRARY_ERRORS:
-                raise  # a mistake of ours: its traceback helps
-            code = _explain_failure(error)
-        raise typer.Exit(code)
+    def register(command: Callable[..., int]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(*args: Any, **options: Any) -> None:
+            try:
+                code = command(*args, **options)
+            except KeyboardInterrupt:
+                _say("interrupted; nothing was written.", stderr=True)
+                code = INTERRUPTED
+            except Exception as error:
+                code = _explain_failure(error)
+            raise typer.Exit(code)
 
-    return run
+        return group.command(name, epilog="\n".join(["\b\nExample:", *(f"  ehd-hf {line}" for line in examples)]))(run)
+
+    return register
 
 
 def _explain_failure(error: Exception) -> int:
+    """Say what went wrong and what to do; the exit code. A mistake of ours is raised: its traceback helps."""
+    from huggingface_hub.errors import StrictDataclassError
+    from pyarrow import ArrowException
+    from safetensors import SafetensorError
+
     from .files import CannotWrite
 
-    text = " ".join(str(error).split()) or type(error).__name__
-    code = getattr(error, "errno", None)
-    full = (os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+    ours = (ValueError, TypeError, ImportError, OSError, MemoryError)
+    if not isinstance(error, (*ours, ArrowException, StrictDataclassError, SafetensorError)):
+        raise error
+    text, number = " ".join(str(error).split()) or type(error).__name__, getattr(error, "errno", None)
+    code = SYSTEM_FAILED
     if isinstance(error, CannotWrite):
         pass  # says what to do
-    elif code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or any(reason in text for reason in full):
+    elif number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or isinstance(error, SafetensorError):
         text = f"no space left to write: {text}. What was finished is kept; free some space and repeat the command."
     elif isinstance(error, MemoryError):
         text = "out of memory. Give fewer events, or a shorter --history."
-    elif isinstance(error, OSError) and code is not None:
+    elif isinstance(error, OSError) and number is not None:
         place = "" if error.filename is None else f": {error.filename}"
         text = f"{error.strerror}{place}. Choose a file you may read, or a place you may write to."
     else:
-        _say(f"error: {text}", stderr=True)
-        return BAD_INPUT
+        code = BAD_INPUT
+        flags = [flag for role, flag in FLAGS.items() if role in text and flag not in text]
+        text += f" ({', '.join(flags)})" if flags else ""
     _say(f"error: {text}", stderr=True)
-    return SYSTEM_FAILED
+    return code
 
 
 def _check_place(out: Path) -> None:
@@ -155,10 +165,9 @@ def _show(rows: Iterable[Iterable[Any]], columns: Iterable[str] = (), title: str
     Console().print(table)
 
 
-def _show_notes(notes: Iterable[str], warnings: Iterable[str] = (), *, stderr: bool = False) -> None:
-    for kind, texts in (("note", notes), ("warning", warnings)):
-        for text in texts:
-            _say(f"{kind}: {text}", stderr=stderr)
+def _show_notes(notes: Iterable[str], kind: str = "note", *, stderr: bool = False) -> None:
+    for text in notes:
+        _say(f"{kind}: {text}", stderr=stderr)
 
 
 def _print_json(value: Any) -> None:
@@ -169,8 +178,6 @@ def _print_json(value: Any) -> None:
 
 
 def _set_threads(threads: int) -> int:
-    if threads < 0:
-        raise ValueError(f"--threads must be at least 1; got {threads}. Leave it out for all cores.")
     asked = os.environ.get("OMP_NUM_THREADS", "")
     threads = threads or (int(asked) if asked.isdecimal() else 0)
     if threads:
@@ -182,21 +189,8 @@ def _set_threads(threads: int) -> int:
 
 def _open_model(model: str) -> EHDDistiller:
     """An explainer; a point process alone explains too."""
-    from .data.tables import nearest
-    from .hub.fetch import list_pretrained
-
-    folder, bundled = Path(model), list_pretrained()
-    config = folder / "config.json"
-    if folder.is_dir() and not config.is_file() and (folder / "plan.json").is_file():
+    if not (Path(model) / "config.json").is_file() and (Path(model) / "plan.json").is_file():
         raise ValueError(f"training in {model} is not finished. Repeat its command to go on, then ask again.")
-    if folder.is_dir() and not config.is_file():
-        raise ValueError(f"{model} is a folder but no model: it has no config.json. Train one with ehd-hf train.")
-    is_hub_id = model.count("/") == 1 and all(model.split("/"))
-    if not folder.is_dir() and model not in bundled and not is_hub_id:
-        raise ValueError(
-            f"there is no model {model!r}: no such folder, and the bundled ones are {', '.join(bundled)}."
-            f"{nearest(model, bundled)} Train one with ehd-hf train."
-        )
     _say(f"Opening {model} ...", stderr=True)
     from transformers.utils import logging
 
@@ -206,31 +200,14 @@ def _open_model(model: str) -> EHDDistiller:
     return EHDDistiller.from_pretrained(model)
 
 
-def _open_both(
-    model: str,
-    events: Path,
-    threads: int,
-    time: str | None,
-    mark: str | None,
-    sequence_column: str | None,
-    time_format: str | None,
-) -> tuple[EHDDistiller, EventSequences]:
-    """The explainer and the events, these as the explainer knows them."""
-    from .data.reading import read_events
+def _open_both(model: str, events: Path, threads: int, **columns: str | None) -> tuple[EHDDistiller, EventSequences]:
+    """The explainer and the events, read the way the explainer's training events were."""
     from .data.tables import column_names
-    from .training.recipe import reading_of
 
     column_names(events)  # a file that cannot be read is refused before a model is opened
     explainer = _open_model(model)
     _set_threads(threads)
-    read = read_events(
-        events,
-        time=time,
-        mark=mark,
-        sequence=sequence_column,
-        time_format=time_format,
-        reading=reading_of(model, explainer),
-    )
+    read = explainer.read(events, **columns)
     _show_notes(read.notes, stderr=True)
     return explainer, read.events
 
@@ -267,30 +244,24 @@ def main(
     """
 
 
-@app.command()
-@_guarded
+@_command("demo --out demo.html")
 def demo(
     out: Annotated[Path, typer.Option(help="HTML report to write.")] = Path("ehd_hf_demo.html"),
     model: Annotated[str, typer.Option(help="Bundled model that has example events.")] = "incidents",
     json: AsJson = False,
 ) -> int:
-    """Explain bundled events and write a report.
-
-    Example:
-
-    \b
-        ehd-hf demo --out demo.html
-    """
+    """Explain bundled events and write a report."""
     examples = sorted(path.parent.name for path in CHECKPOINTS.glob("*/example.csv"))
     if model not in examples:
         raise ValueError(f"models that have example events are {', '.join(examples)}; got {model!r}.")
     _check_place(out)
     explainer = _open_model(model)
     from .explain.explainer import load_example
+    from .present.report import write_report
 
     events = load_example(model)
     answer: Any = explainer.explain(events)
-    written = _write_report(explainer, events, out, title=f"Demo: {model}", max_explanations=1)
+    written = write_report(explainer, events, out, title=f"Demo: {model}", max_explanations=1)
     if json:
         _print_json(answer.to_dict() | {"report": str(written)})
     else:
@@ -299,8 +270,10 @@ def demo(
     return DONE if answer.status == "explained" else ANSWER_IS_NO
 
 
-@app.command()
-@_guarded
+@_command(
+    "train events.csv --time ts --mark type --sequence user --out model/",
+    "train events.csv --out model/ --minutes 10 --yes",
+)
 def train(
     events: EventsFile,
     out: Annotated[Path, _option("Folder of the model.")],
@@ -318,6 +291,9 @@ def train(
     ] = None,
     max_marks: MaxMarks = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of the split and of all that is drawn.")] = 0,
+    config: Annotated[
+        Path | None, _option("Train by this plan: plan.json of a model, or YAML.", metavar="FILE")
+    ] = None,
     threads: Threads = 0,
     json: AsJson = False,
 ) -> int:
@@ -329,78 +305,50 @@ def train(
     of events, the rarest become one, 'other'. 80 % of the sequences are for
     training, 10 % choose the best model, 10 % judge it. Interrupted? The same
     command goes on where it was.
-
-    Example:
-
-    \b
-        ehd-hf train events.csv --time ts --mark type --sequence user --out model/
-        ehd-hf train events.csv --out model/ --minutes 10 --yes
     """
     if minutes is not None and not 0 < minutes < math.inf:
         raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
     _check_place(out)
-    from .data.reading import read_events
-    from .training.recipe import (
-        Costs,
-        Plan,
-        describe_plan,
-        estimate_seconds,
-        fit_to_budget,
-        inspect_events,
-        make_plan,
-    )
-
-    _say(f"Reading {events} ...", stderr=True)
-    read = read_events(
-        events,
-        time=time,
-        mark=mark,
-        sequence=sequence,
-        time_format=time_format,
-        time_unit=time_unit,
-        max_marks=max_marks,
-    )
-    findings = inspect_events(read.events)
-    plan, splits = make_plan(read.events, history=history, future=future, seed=seed)
+    from .data.reading import Reading, read_events
+    from .files import read_rows
     from .training import recipe as fitting
 
-    asked = {"reading": read.reading.to_dict(), "history": history, "future": future, "minutes": minutes, "seed": seed}
-    request = fitting.request_of(read.events, **asked)
-    run = fitting.open_run(out, request)
+    if config is not None and (history, future, minutes, seed) != (None, None, None, 0):
+        raise ValueError("--config holds the plan. Leave out --history, --future, --minutes and --seed, or --config.")
+    earlier = None if config is None else fitting.Run.load(config)
+    _say(f"Reading {events} ...", stderr=True)
+    reading = None if earlier is None else Reading.from_dict(earlier.reading)
+    given: dict[str, Any] = {"time": time, "mark": mark, "sequence": sequence, "time_format": time_format}
+    read = read_events(events, **given, time_unit=time_unit, max_marks=max_marks, reading=reading)
+    findings = fitting.inspect_events(read.events)
     threads = _set_threads(threads)
-    if run is None:
-        _say("Trying a few steps ...", stderr=True)
-        costs = fitting.trial(splits, plan)
-        plan = plan if minutes is None else fit_to_budget(plan, costs, minutes)
-        run = fitting.run_record(request, read.reading, plan, costs, events.name)
+    _say("Planning ...", stderr=True)
+    asked: dict[str, Any] = {"history": history, "future": future, "minutes": minutes, "seed": seed}
+    run, splits = fitting.prepare(out, read, events.name, plan=None if earlier is None else earlier.plan, **asked)
+    if not (out / fitting.PLAN_FILE).is_file():
         if not json:
-            _show(describe_plan(plan, splits, findings, read.reading, costs), title=f"Plan for {out}")
-            _show_notes(read.notes, findings.warnings)
+            _show(fitting.describe_plan(run, splits, findings), title=f"Plan for {out}")
+            _show_notes(read.notes)
+            _show_notes(findings.warnings, "warning")
         elif dry_run:
-            told = {"notes": read.notes, "warnings": findings.warnings}
-            _print_json(run | {"seconds": estimate_seconds(plan, costs)} | told)
-        if dry_run:
-            return DONE
-        if not (yes or _agreed()):
+            seconds = fitting.estimate_seconds(run.plan, run.seconds_per_step)
+            _print_json(asdict(run) | {"seconds": seconds, "notes": read.notes, "warnings": findings.warnings})
+        if not dry_run and not (yes or _agreed()):
             _say("Nothing was started.", stderr=True)
             return DONE
-        fitting.begin(out, run)
     elif dry_run:
-        _say(f"{out} holds this run already: {'finished' if run['finished'] else 'the same command goes on with it'}.")
+        _say(f"{out} holds this run already: {'finished' if run.finished else 'the same command goes on with it'}.")
+    if dry_run:
         return DONE
-    plan, costs = Plan(**run["plan"]), Costs(*run["seconds_per_step"])
-    if run["finished"]:
-        return _show_verdict(out, events, run, fitting.read_results(out), json, "was trained before")
+    if run.finished:
+        return _show_verdict(out, events, run, read_rows(out / fitting.RESULTS_FILE), json, "was trained before")
     try:
         with redirect_stdout(sys.stderr):  # what the stages say on their way is not the answer
-            rows = fitting.carry_out(
-                out,
-                splits,
-                run,
-                threads=threads,
-                progress=not json and sys.stderr.isatty(),
-                announce=lambda text: _say(text, stderr=True),
-            )
+            shown: dict[str, Any] = {
+                "progress": not json and sys.stderr.isatty(),
+                "announce": lambda text: _say(text, stderr=True),
+            }
+            rows = fitting.carry_out(out, splits, run, threads=threads, **shown)
     except KeyboardInterrupt:
         _say(f"\ninterrupted. The same command goes on with {out}; only the last seconds are repeated.", stderr=True)
         return INTERRUPTED
@@ -418,7 +366,7 @@ def _show_verdict(out: Path, events: Path, run: Any, rows: list[dict[str, Any]],
 
     verdict = judge(rows)
     if json:
-        _print_json({"model": str(out), "plan": run["plan"], **verdict._asdict(), "rows": _short(rows)})
+        _print_json({"model": str(out), "plan": asdict(run.plan), **verdict._asdict(), "rows": _short(rows)})
     else:
         _show_scores(rows)
         _say(f"{out} {how}. {verdict.sentence}")
@@ -442,8 +390,12 @@ def _show_scores(rows: list[dict[str, Any]]) -> None:
     )
 
 
-@app.command()
-@_guarded
+@_command(
+    "explain model/ events.csv --sequence 42 --future 10",
+    "explain model/ events.csv --sequence 42 --size 3 --json",
+    "explain model/ events.csv --all --out explanations.parquet",
+    "explain model/ events.parquet --all --windows --out answers/",
+)
 def explain(
     model: ModelName,
     events: EventsFile,
@@ -454,6 +406,8 @@ def explain(
     ] = None,
     windows: Annotated[bool, typer.Option("--windows", help="With --out: every window, not each end alone.")] = False,
     scores: Annotated[bool, typer.Option("--scores", help="With --out: also the score of every event.")] = False,
+    split: Annotated[str | None, _option("EVENTS is a data set, local or of the Hub: its split.")] = None,
+    pair: Annotated[str | None, _option("And its windows of K future and L past events.", metavar="K-L")] = None,
     future: Future = None,
     history: History = None,
     share: Annotated[
@@ -479,14 +433,6 @@ def explain(
     Columns are those the model was trained on, unless you name others. Every
     answer is checked: the last events are scored again without those that
     explain them.
-
-    Example:
-
-    \b
-        ehd-hf explain model/ events.csv --sequence 42 --future 10
-        ehd-hf explain model/ events.csv --sequence 42 --size 3 --json
-        ehd-hf explain model/ events.csv --all --out explanations.parquet
-        ehd-hf explain model/ events.parquet --all --windows --out answers/
     """
     from .explain.many import EXPLANATION_FILES
 
@@ -498,23 +444,22 @@ def explain(
         raise ValueError(f"--out must end in {', '.join(EXPLANATION_FILES)}, or be a folder; got {out.name!r}.")
     if (windows or scores) and out is None:
         raise ValueError("--windows and --scores need a place to write to. Name one, such as --out answers.")
+    if split is not None and (out is None or out.suffix):
+        raise ValueError("--split takes windows of a data set, whose answers go to a folder. Name one with --out.")
     if (figure or table) and all_sequences:
         raise ValueError("--figure and --table show one sequence; got --all. Name one with --sequence.")
-    for name, value in (("share", share), ("epsilon", epsilon)):
-        if value is not None and not 0 < value <= 1:
-            raise ValueError(f"--{name} must be above 0 and at most 1; got {value:g}.")
-    question: dict[str, Any] = {"epsilon": epsilon, "share": share, "size": size, "delta": delta, "refine": refine}
-    question |= {"future": future, "history": _history(history)}
     for place in (out, figure, table):
         if place is not None:
             _check_place(place)
-    if out is not None:
-        columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
-        question |= {"windows": windows, "scores": scores, "columns": columns}
-        return _explain_many(model, events, out, threads, question, json)
-    explainer, sequences = _open_both(model, events, threads, time, mark, sequence_column, time_format)
+    question: dict[str, Any] = {"epsilon": epsilon, "share": share, "size": size, "delta": delta, "refine": refine}
+    question |= {"future": future, "history": _history(history)}
+    columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
     if all_sequences:
-        return _explain_all(explainer, sequences, question, json)
+        source = _windows_of(events, pair, split)
+        explainer = _open_model(model)
+        _set_threads(threads)
+        return _explain_many(explainer, source, out, json, windows=windows, scores=scores, columns=columns, **question)
+    explainer, sequences = _open_both(model, events, threads, **columns)
     chosen = sequences.select([_position(sequences, sequence)])
     answer: Any = explainer.explain(chosen, **question, intensities=figure is not None)
     if figure is not None:
@@ -533,6 +478,18 @@ def explain(
     return DONE if answer.status == "explained" else ANSWER_IS_NO
 
 
+def _windows_of(events: Path, pair: str | None, split: str | None) -> Any:
+    """A file or folder as it is; or a split of a data set of the Hub, or of a folder of `ehd-hf data windows`."""
+    from .data.tables import column_names
+
+    if split is None:
+        events.is_dir() or column_names(events)  # a file that cannot be read is refused before a model is opened
+        return events
+    import datasets
+
+    return datasets.load_dataset(str(events), pair, split=split)
+
+
 def _history(asked: str | None) -> int | str | None:
     """How many events to look at: a number, "all" (or 0), or None: as trained."""
     if asked is None or asked in ("all", "0"):
@@ -544,17 +501,12 @@ def _history(asked: str | None) -> int | str | None:
 
 def _position(events: EventSequences, name: str | None) -> int:
     """Which sequence is asked for."""
-    from .data.tables import nearest
+    from .data.sequences import find_sequence
 
-    names = [str(known) for known in events.seq_ids]
-    if name is None and len(names) == 1:
-        return 0
-    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    if name is None:
-        raise ValueError(f"which of {len(names):,} sequences? Name one with --sequence ({shown}), or ask for --all.")
-    if name not in names:
-        raise ValueError(f"there is no sequence {name!r} among {len(names):,} ({shown}).{nearest(name, names)}")
-    return names.index(name)
+    if name is None and len(events) > 1:
+        shown = ", ".join(map(str, events.seq_ids[:5])) + (", ..." if len(events) > 5 else "")
+        raise ValueError(f"which of {len(events):,} sequences? Name one with --sequence ({shown}), or ask for --all.")
+    return 0 if name is None else find_sequence(events, name)
 
 
 def _show_explanation(answer: Explanation) -> None:
@@ -573,73 +525,47 @@ def _show_explanation(answer: Explanation) -> None:
     _say(str(answer))
 
 
-def _explain_all(explainer: EHDDistiller, events: EventSequences, question: dict[str, Any], json: bool) -> int:
-    """Explain the end of every sequence that is long enough, a batch at a time, and print the answers."""
-    from tqdm.auto import tqdm
-
-    num_future = question["future"] or explainer.future or 1
-    enough = (events.lengths > num_future).nonzero()[0]
-    if not len(enough):
-        raise ValueError(
-            f"no sequence has more than the {num_future} events to be explained; the longest has "
-            f"{events.lengths.max()}. Ask for a shorter --future."
-        )
-    counts: Counter[str] = Counter()
-    marks: Counter[str] = Counter()
-    shown: list[tuple[Any, ...]] = []
-    with tqdm(total=len(enough), desc="explaining", unit="sequence", file=sys.stderr, disable=None) as bar:
-        for first in range(0, len(enough), SEQUENCES_AT_ONCE):
-            part = events.select(enough[first : first + SEQUENCES_AT_ONCE])
-            answers = explainer.explain(part, progress=False, **question)
-            for answer in answers if isinstance(answers, list) else [answers]:
-                counts[answer.status] += 1
-                marks.update(event.mark for event in answer.distilled if answer.status == "explained")
-                listed = ", ".join(event.mark for event in answer.distilled[-5:])
-                shown += [(answer.seq_id, answer.status, len(answer.distilled), listed)][: len(shown) < ROWS_SHOWN]
-                if json:
-                    _print_json(answer.to_dict())
-            bar.update(len(part))
-    if not json:
-        _show(shown, ("sequence", "status", "events", "the last of them"))
-        listed = ", ".join(f"{mark} ({count:,})" for mark, count in marks.most_common(3))
-        mean = f", by {marks.total() / max(1, counts['explained']):.1f} events on average, most often {listed}"
-        _say(
-            f"The end of {counts['explained']:,} of {len(events):,} sequences is explained{mean if marks else ''}. In "
-            f"{counts['explains_nothing']:,} the past explains nothing, in {counts['infeasible']:,} no set meets the "
-            f"target, {len(events) - len(enough):,} are too short."
-        )
-    return DONE if counts["explained"] else ANSWER_IS_NO
-
-
-def _explain_many(model: str, events: Path, out: Path, threads: int, question: dict[str, Any], json: bool) -> int:
-    """Explain data of any size into a file or a folder; the columns of the first chunk apply to all."""
+def _explain_many(explainer: EHDDistiller, source: Any, out: Path | None, json: bool, **asked: Any) -> int:
+    """Explain any number of windows into a file or a folder; without one, print the answers."""
     from .explain.many import explain_many
-    from .training.recipe import reading_of
 
-    explainer = _open_model(model)
-    explainer.reading = reading_of(model, explainer)
-    _set_threads(threads)
-    try:
-        done = explain_many(explainer, events, out, **question)
-    except KeyboardInterrupt:
-        kept = "nothing was written" if out.suffix else "what was finished is kept. Repeat the command to go on"
-        _say(f"interrupted; {kept}.", stderr=True)
-        return INTERRUPTED
-    _show_notes(done.notes, stderr=True)
-    if json:
+    with TemporaryDirectory() as scratch:
+        file = Path(scratch) / "answers.jsonl" if out is None else out
+        try:
+            done = explain_many(explainer, source, file, **asked)
+        except KeyboardInterrupt:
+            kept = "nothing was written" if file.suffix else "what was finished is kept. Repeat the command to go on"
+            _say(f"interrupted; {kept}.", stderr=True)
+            return INTERRUPTED
+        _show_notes(done.notes, stderr=True)
+        if out is None:
+            _show_answers(file, json)
+    where = "" if out is None else f" Answers{'' if done.finished else ' so far'}: {out}"
+    mean = "" if done.mean_size is None else f", by {done.mean_size:.1f} events on average"
+    if json and out is not None:
         _print_json({**vars(done), "out": str(out)})
-    else:
-        mean = "" if done.mean_size is None else f", by {done.mean_size:.1f} events on average"
+    elif not json:
         _say(
             f"{done.explained:,} of {done.windows:,} windows are explained{mean}. In {done.explains_nothing:,} the "
             f"past explains nothing, in {done.infeasible:,} no set meets the target; {done.too_short:,} sequences are "
-            f"too short. {'All' if done.finished else 'So far, all'} answers: {out}"
+            f"too short.{where}"
         )
     return DONE if done.explained else ANSWER_IS_NO
 
 
-@app.command()
-@_guarded
+def _show_answers(file: Path, json: bool) -> None:
+    """The rows of a JSON Lines file: as they are, or the first few in a table."""
+    with file.open(encoding="utf-8") as lines:
+        if json:
+            for line in lines:
+                typer.echo(line, nl=False)
+            return
+        rows = [json_module.loads(line) for line in itertools.islice(lines, ROWS_SHOWN)]
+    shown = ((row["seq_id"], row["status"], row["num_distilled"], ", ".join(row["marks"][-5:])) for row in rows)
+    _show(shown, ("sequence", "status", "events", "the last of them"))
+
+
+@_command("evaluate model/ events.csv")
 def evaluate(
     model: ModelName,
     events: EventsFile,
@@ -655,13 +581,10 @@ def evaluate(
     Of the file it was trained on, the sequences it has not seen are taken. Of any
     other file all are, and the trivial models beside it are fitted to these very
     events, which flatters them.
-
-    Example:
-
-    \b
-        ehd-hf evaluate model/ events.csv
     """
-    explainer, sequences = _open_both(model, events, threads, time, mark, sequence_column, time_format)
+    explainer, sequences = _open_both(
+        model, events, threads, time=time, mark=mark, sequence=sequence_column, time_format=time_format
+    )
     from .training import recipe as fitting
 
     parts = fitting.unseen_part(Path(model), sequences)
@@ -679,16 +602,9 @@ def evaluate(
     return DONE if verdict.good else ANSWER_IS_NO
 
 
-@app.command()
-@_guarded
+@_command("models")
 def models(json: AsJson = False) -> int:
-    """The models that come with the package.
-
-    Example:
-
-    \b
-        ehd-hf models
-    """
+    """The models that come with the package."""
     rows = []
     for file in sorted(CHECKPOINTS.glob("*/config.json")):
         config = json_module.loads(file.read_text(encoding="utf-8"))
@@ -699,23 +615,16 @@ def models(json: AsJson = False) -> int:
     if json:
         _print_json(rows)
         return DONE
+    columns = {"name": "model", "model_type": "kind", "history": "past", "future": "next", "time_unit": "unit"}
     shown = (
-        (
-            row["name"],
-            row["model_type"],
-            f"{row['history']} -> {row['future']}",
-            row["time_unit"],
-            f"{len(row['marks'])}: {', '.join(row['marks'][:4])}, ...",
-        )
-        for row in rows
+        [*(row[name] for name in columns), f"{len(row['marks'])}: {', '.join(row['marks'][:4])}, ..."] for row in rows
     )
-    _show(shown, ("model", "kind", "past -> next", "unit", "marks"))
+    _show(shown, (*columns.values(), "marks"))
     _say("Give one of these names where a command asks for a MODEL, or train your own with ehd-hf train.")
     return DONE
 
 
-@data.command("inspect")
-@_guarded
+@_command("data inspect events.csv --time ts --mark type --sequence user", group=data)
 def inspect(
     events: EventsFile,
     time: TimeColumn = None,
@@ -725,13 +634,7 @@ def inspect(
     max_marks: MaxMarks = 100,
     json: AsJson = False,
 ) -> int:
-    """Look at a table, and at what may go wrong with it.
-
-    Example:
-
-    \b
-        ehd-hf data inspect events.csv --time ts --mark type --sequence user
-    """
+    """Look at a table, and at what may go wrong with it."""
     from .data.reading import read_events
     from .training.recipe import describe_events, inspect_events, make_plan
 
@@ -751,7 +654,8 @@ def inspect(
     rows = [(name, f"{count:,}", f"{count / read.events.num_events:.1%}") for name, count in counts[:ROWS_SHOWN]]
     more = [(f"{len(counts) - ROWS_SHOWN} more", "", "")] if len(counts) > ROWS_SHOWN else []
     _show(rows + more, ("mark", "events", "share"))
-    _show_notes(read.notes, findings.warnings)
+    _show_notes(read.notes)
+    _show_notes(findings.warnings, "warning")
     if problem is not None:
         _say(f"It cannot be trained on: {problem}")
         return ANSWER_IS_NO
@@ -761,20 +665,13 @@ def inspect(
     return DONE
 
 
-@data.command()
-@_guarded
+@_command("data example events.csv", group=data)
 def example(
     out: Annotated[Path, typer.Argument(metavar="FILE", help="CSV file to write.")] = Path("events.csv"),
     sequences: Annotated[int, typer.Option(min=1, metavar="N", help="How many services the log is of.")] = 120,
     seed: Annotated[int, typer.Option(min=0, help="Of the simulation.")] = 0,
 ) -> int:
-    """Write a simulated log to try the commands on.
-
-    Example:
-
-    \b
-        ehd-hf data example events.csv
-    """
+    """Write a simulated log to try the commands on."""
     if out.suffix != ".csv":
         raise ValueError(f"the example is a CSV file; got {out.name!r}. Let the name end in .csv.")
     if out.exists():
@@ -791,8 +688,41 @@ def example(
     return DONE
 
 
-@app.command()
-@_guarded
+@_command("data windows events.csv --sequence user --pair 5-20 --out windows/", name="windows", group=data)
+def write_windows(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="File of events, or folder with train, ..., test.")],
+    out: Annotated[Path, _option("Folder to write; replaced if it is such a data set.")],
+    pair: Annotated[
+        list[str] | None, _option("Future and history, 15-40 if not given; may be repeated.", metavar="K-L")
+    ] = None,
+    name: Annotated[str | None, _option("Name of the data set; by default that of the source.")] = None,
+    card: Annotated[Path | None, _option("YAML file with the card's texts.", metavar="FILE")] = None,
+    time: TimeColumn = None,
+    mark: MarkColumn = None,
+    sequence: SequenceColumn = None,
+    time_unit: Annotated[str | None, _option("Unit of the times: ms, s, min, h or D.", metavar="UNIT")] = None,
+    sort: Annotated[bool, typer.Option("--sort", help="Sort the events of each sequence by time.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out whatever it holds.")] = False,
+) -> int:
+    """Cut sequences into windows, as a data set for datasets.load_dataset."""
+    _check_place(out)
+    import yaml
+
+    from .data.export import export_windows
+    from .data.sources import load_source
+    from .data.windows import parse_pair
+
+    pairs = pair or ["15-40"]
+    given: dict[str, Any] = {"time": time, "mark": mark, "sequence": sequence, "time_unit": time_unit, "sort": sort}
+    splits = load_source(source, **{key: value for key, value in given.items() if value})
+    about: dict[str, Any] = {"name": name or source.resolve().stem, "overwrite": overwrite}
+    about |= {"card": yaml.safe_load(card.read_text("utf-8"))} if card else {}
+    written = export_windows(splits, out, [parse_pair(pair) for pair in pairs], **about)
+    _say(f"{', '.join(pairs)} and the sequences are in {written}.")
+    return DONE
+
+
+@_command("report model/ events.csv --out report.html")
 def report(
     model: ModelName,
     events: EventsFile,
@@ -811,53 +741,64 @@ def report(
 
     One HTML file: how good the model is, what explains what, and every
     explanation to look at.
-
-    Example:
-
-    \b
-        ehd-hf report model/ events.csv --out report.html
     """
     if out.is_dir():
         raise ValueError(f"a report is one HTML file; {out} is a folder. Pass --out {out / 'report.html'}.")
     _check_place(out)
-    explainer, sequences = _open_both(model, events, threads, time, mark, sequence_column, time_format)
+    explainer, sequences = _open_both(
+        model, events, threads, time=time, mark=mark, sequence=sequence_column, time_format=time_format
+    )
+    from .present.report import write_report
     from .training.recipe import unseen_part
 
     test, fitted = unseen_part(Path(model), sequences) or (None, None)
-    written = _write_report(
-        explainer,
-        sequences,
-        out,
-        title=title or events.name,
-        max_explanations=max_explanations,
-        future=future,
-        history=_history(history),
-        test=test,
-        train=fitted,
-    )
+    asked: dict[str, Any] = {"future": future, "history": _history(history), "max_explanations": max_explanations}
+    written = write_report(explainer, sequences, out, title=title or events.name, test=test, train=fitted, **asked)
     _say(f"Open {written} in a browser.")
     return DONE
 
 
-def _write_report(explainer: EHDDistiller, events: Any, out: Path, **question: Any) -> Path:
-    from .present.report import write_report
+@_command(
+    "push model/ somebody/model --dry-run",
+    "push model/ somebody/model --card about_my_data.yaml --private",
+    "push windows/ somebody/windows",
+)
+def push(
+    folder: Annotated[Path, typer.Argument(help="Of a trained model, of data windows, or with an app.py.")],
+    repo: Annotated[str, typer.Argument(metavar="REPO", help="somebody/name on the Hub; made if it is not there.")],
+    card: Annotated[Path | None, _option("YAML with words about a model's data.", metavar="FILE")] = None,
+    rows: Annotated[
+        list[Path] | None, _option("Evaluation rows for its card, if not its own.", metavar="FILE")
+    ] = None,
+    command: Annotated[list[str] | None, _option("What trained it, in order, for its card.")] = None,
+    dataset: Annotated[str | None, _option("Hub id of what it was trained on, for its card.", metavar="ID")] = None,
+    revision: Annotated[str | None, _option("Branch; made if it is not there.")] = None,
+    message: Annotated[str | None, _option("Of the commit.")] = None,
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be uploaded, and stop.")] = False,
+) -> int:
+    """Push a model, windows or an app to the Hub.
 
-    return write_report(explainer, events, out, **question)
+    One commit with weights, code, a card and the rows it is made from. Log in
+    with hf auth login, or set HF_TOKEN.
+    """
+    from .hub.push import push_folder
+
+    options: dict[str, Any] = {"rows": rows or (), "card": card, "commands": command or (), "dataset": dataset}
+    options |= {"revision": revision, "private": private or None, "dry_run": dry_run}
+    options |= {"commit_message": message} if message else {}
+    done = push_folder(folder, repo, **options)
+    _show(((path, f"{size:,}", state) for path, size, state in done.files), ("file", "bytes", "state"))
+    _say(f"{done.repo_type} {repo}: {'nothing was uploaded.' if done.url is None else f'committed as {done.url}'}")
+    return DONE
 
 
-@app.command("app")
-@_guarded
+@_command("app --model model/", name="app")
 def start_app(
     model: Annotated[str, typer.Option(help="Folder, bundled name or Hub id to begin with.")] = "incidents",
     port: Annotated[int | None, _option("Port to listen on.")] = None,
 ) -> int:
-    """Explain events in a browser, interactively.
-
-    Example:
-
-    \b
-        ehd-hf app --model model/
-    """
+    """Explain events in a browser, interactively."""
     from .app import launch  # says what to install where the extra is missing
 
     launch(model=model, port=port)

@@ -6,12 +6,10 @@ import re
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from ehd_hf.data.reading import MAX_MARKS, OTHER, Reading, natural_unit, read_events, spread_ties
 from ehd_hf.data.sequences import load_events
-from ehd_hf.data.tables import column_names
 
 NAMES = {"time": "ts", "mark": "type", "sequence": "user"}
 
@@ -142,37 +140,10 @@ def test_columns_are_found_by_their_usual_names_and_by_what_is_in_them(tmp_path)
     assert reading.mark == "Page"
 
 
-@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
-def test_every_kind_of_file_gives_the_same_events(tmp_path, suffix):
-    frame = pd.DataFrame({"user": ["x", "x", "y"], "ts": [1.5, 2.5, 0.5], "type": ["b", "a", "b"]})
-    file = tmp_path / f"log.{suffix}"
-    if suffix in ("csv", "tsv"):
-        frame.to_csv(file, index=False, sep="\t" if suffix == "tsv" else ",")
-    elif suffix == "jsonl":
-        frame.to_json(file, orient="records", lines=True)
-    else:
-        frame.to_parquet(file)
-    read = read_events(file, **NAMES)
-    assert read.events.times.tolist() == [1.5, 2.5, 0.5] and read.events.marks.tolist() == [1, 0, 1]
-    assert read.events.seq_ids == ("x", "y")
-    assert column_names(file) == ["user", "ts", "type"]
-
-
-def test_a_table_with_a_sequence_in_each_row_is_read_too():
-    table = {"who": ["p", "q"], "times": [[0.0, 1.5], [2.0]], "marks": [["a", "b"], ["a"]]}
-    read = read_events(table, sequence="who")
-    assert read.events.seq_ids == ("p", "q") and read.events.lengths.tolist() == [2, 1]
-
-
-def test_semicolons_and_a_byte_order_mark_are_no_obstacle(tmp_path):
-    file = tmp_path / "log.csv"
-    file.write_bytes("﻿user;ts;type\nü;1.5;a\nü;2.5;b\n".encode())
-    assert read_events(file, **NAMES).events.seq_ids == ("ü",)
-
-
-def test_load_events_reads_the_delimiters_that_read_events_reads(tmp_path):
-    for separator in ",;\t|":
-        file = log(tmp_path / "log.csv", [1.5, 2.5], separator=separator)
+@pytest.mark.parametrize("separator", ",;\t|")
+def test_load_events_reads_the_files_that_read_events_reads(tmp_path, separator):
+    for times in ([1.5, 2.5], ['"1,5"', '"2,5"']):
+        file = log(tmp_path / "log.csv", times, separator=separator)
         events = load_events(file, time="ts", mark="type", sequence="user")
         assert events.times.tolist() == read_events(file, **NAMES).events.times.tolist() == [1.5, 2.5]
 
@@ -209,22 +180,9 @@ def test_a_wrong_column_is_refused_with_the_near_ones(tmp_path, options, said):
         read_events(log(tmp_path / "log.csv", [1.0, 2.0]), **{**NAMES, **options})
 
 
-@pytest.mark.parametrize(
-    "name, content, said",
-    [
-        ("log.csv", b"", "empty"),
-        ("log.csv", b"user,ts,type\n", "no events"),
-        ("log.csv", b"user,ts,type\nx,1,a\nx,2\n", "cannot be read as columns.*Correct that row"),
-        ("log.csv", b"user,ts,type\nx,1,\xe9t\xe9\nx,2,b\n", "UTF-8"),
-        ("log.csv", b"u1,1.5,a\nu1,2.5,b\n", "lack a line of column names|which column says"),
-        ("log.xls", b"?", "one of .csv"),
-        ("log.parquet", b"not parquet", "Parquet|parquet"),
-    ],
-)
-def test_a_file_that_is_no_table_is_refused(tmp_path, name, content, said):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises((ValueError, OSError), match=said):
-        read_events(tmp_path / name)
+def test_a_file_without_column_names_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="which column says.*lack a line of column names"):
+        read_events(write(tmp_path / "log.csv", "u1,1.5,a\nu1,2.5,b\n"))
 
 
 def test_a_missing_file_and_a_folder_are_refused_with_what_is_there(tmp_path):
@@ -332,15 +290,13 @@ def test_a_reading_survives_json(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "name"),
     [
-        ({"time": [1.0, 2.0], "mark": ["a", "b"], "seq_id": [["x"], ["y"]]}, "'seq_id' holds lists"),
-        ({"seq_id": [["x"]], "times": [[1.0, 2.0]], "marks": [["a", "b"]]}, "'seq_id' holds lists"),
-        ({"seq_id": [1], "times": [[1.0, 2.0]], "marks": [[["a"], ["b"]]]}, "'marks' must hold single values"),
-        ({"seq_id": [1], "times": [[[1.0], [2.0]]], "marks": [["a", "b"]]}, "'times' must hold single values"),
+        ({"time": [1.0, 2.0], "mark": ["a", "b"], "seq_id": [["x"], ["y"]]}, "seq_id"),
+        ({"seq_id": [1], "times": [[1.0, 2.0]], "marks": [[["a"], ["b"]]]}, "marks"),
+        ({"seq_id": [1], "times": [[[1.0], [2.0]]], "marks": [["a", "b"]]}, "times"),
     ],
 )
-def test_lists_where_single_values_belong_are_refused(tmp_path, columns, said):
-    pq.write_table(pa.table(columns), tmp_path / "events.parquet")
-    with pytest.raises(ValueError, match=said):
-        read_events(tmp_path / "events.parquet")
+def test_lists_where_single_values_belong_are_refused(columns, name):
+    with pytest.raises(ValueError, match=f"'{name}' must hold single values"):
+        read_events(pa.table(columns))

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from ehd_hf.evaluation.scores import checkpoint_stamp
 from ehd_hf.explain.explainer import EHDDistiller
 from ehd_hf.hub.fetch import CHECKPOINTS, check_weights, fetch_model
-from ehd_hf.hub.push import MODELING_FILE, model_files, portable_files, rows_of, windows_files
+from ehd_hf.hub.push import MODELING_FILE, model_files, portable_files, rows_of
 
 INCIDENTS = CHECKPOINTS / "incidents-paper"
 DATA = {"license": "apache-2.0", "pretty_name": "A log", "provenance": "Drawn by lot."}
@@ -103,9 +103,3 @@ def test_a_folder_without_safetensors_is_refused(tmp_path, names, says):
         (tmp_path / name).write_bytes(b"\x80\x04.")
     with pytest.raises(ValueError, match=says):
         check_weights(tmp_path)
-
-
-def test_windows_that_no_export_wrote_are_refused(tmp_path):
-    (tmp_path / "README.md").write_text("# Mine")
-    with pytest.raises(ValueError, match="written by scripts/prepare_windows.py; got .*Make one"):
-        windows_files(tmp_path, "somebody/name")

@@ -39,7 +39,7 @@ def work(tmp_path_factory):
 def author(hub, work):
     """The process that trains and pushes."""
     with clients.start_client(hub.environment(work / "author")) as client:
-        client.submit(clients.train, work).result()
+        client(clients.train, work)
         yield client
 
 
@@ -61,9 +61,9 @@ def stranger(hub, work):
 def pushed(author, work):
     """The explainer, its point process and the windows, each in its repository; returns what was local, unchanged."""
     before = digests(work / "explainer") | digests(work / "process") | digests(work / "windows")
-    author.submit(clients.push, work, "process", PROCESS).result()
-    author.submit(clients.push, work, "explainer", EXPLAINER, commit_message="Two steps").result()
-    author.submit(clients.push_windows, work, WINDOWS).result()
+    author(clients.push, work, "process", PROCESS)
+    author(clients.push, work, "explainer", EXPLAINER, commit_message="Two steps")
+    author(clients.push, work, "windows", WINDOWS)
     assert digests(work / "explainer") | digests(work / "process") | digests(work / "windows") == before
     return before
 
@@ -71,7 +71,7 @@ def pushed(author, work):
 @pytest.fixture(scope="module")
 def answer(author, work):
     """The explanation that every way must give."""
-    return author.submit(clients.explain, str(work / "explainer")).result()
+    return author(clients.explain, str(work / "explainer"))
 
 
 @pytest.fixture
@@ -125,48 +125,46 @@ def as_regex(form):
 
 
 def test_what_another_process_pulls_by_id_explains_identically(reader, pushed, answer):
-    assert reader.submit(clients.explain, EXPLAINER).result() == answer
+    assert reader(clients.explain, EXPLAINER) == answer
 
 
 def test_pushing_the_same_again_sends_no_file_and_makes_no_commit(hub, author, pushed, work):
     before = dict(hub.repos["model", EXPLAINER].commits)
     hub.requests.clear()
-    author.submit(clients.push, work, "explainer", EXPLAINER).result()
+    author(clients.push, work, "explainer", EXPLAINER)
     assert hub.repos["model", EXPLAINER].commits == before
     assert not [request for request in hub.requests if request.startswith("PUT") or "/commit/" in request]
 
 
 def test_a_changed_card_does_not_send_the_weights_again(hub, author, pushed, work):
     hub.requests.clear()
-    author.submit(clients.push, work, "explainer", EXPLAINER, revision="cards", dataset=WINDOWS).result()
+    author(clients.push, work, "explainer", EXPLAINER, revision="cards", dataset=WINDOWS)
     assert [request.split()[0] for request in hub.requests if "/objects/" in request] == ["POST"]  # asked, not sent
     assert f"- {WINDOWS}" in hub.repos["model", EXPLAINER].tree("cards")["README.md"].decode()
     assert f"- {WINDOWS}" not in hub.repos["model", EXPLAINER].tree("main")["README.md"].decode()
 
 
 def test_branches_commits_and_subfolders_open(hub, author, reader, work, pushed, answer):
-    author.submit(clients.push, work, "explainer", EXPLAINER, revision="v1", subfolder="models/small").result()
+    author(clients.push_into, work, "explainer", EXPLAINER, "models/small", revision="v1")
     repo = hub.repos["model", EXPLAINER]
     assert "models/small/config.json" not in repo.tree("main")
-    there = reader.submit(clients.explain, EXPLAINER, revision="v1", subfolder="models/small")
-    assert there.result() == answer
+    there = reader(clients.explain, EXPLAINER, revision="v1", subfolder="models/small")
+    assert there == answer
     first = list(repo.commits)[1]
-    assert reader.submit(clients.explain, EXPLAINER, revision=first).result() == answer
+    assert reader(clients.explain, EXPLAINER, revision=first) == answer
 
 
 def test_a_private_repository_is_for_those_who_may_see_it(hub, author, reader, stranger, work, answer):
-    author.submit(clients.push, work, "explainer", "somebody/secret", private=True).result()
+    author(clients.push, work, "explainer", "somebody/secret", private=True)
     assert hub.repos["model", "somebody/secret"].private
-    assert reader.submit(clients.explain, "somebody/secret").result() == answer
-    message = author.submit(
-        clients.error_of, clients.explain, "somebody/secret", token="", force_download=True
-    ).result()
+    assert reader(clients.explain, "somebody/secret") == answer
+    message = author(clients.error_of, clients.explain, "somebody/secret", token="", force_download=True)
     assert "wants a token that may read somebody/secret; got none. Run `hf auth login`" in message
 
 
 def test_the_librarys_own_push_works_too(hub, author, reader, work, answer):
-    author.submit(clients.plain_push, work, "somebody/plain").result()
-    assert reader.submit(clients.explain, "somebody/plain").result() == answer
+    author(clients.plain_push, work, "somebody/plain")
+    assert reader(clients.explain, "somebody/plain") == answer
     assert "modeling_ehd_hf.py" not in hub.repos["model", "somebody/plain"].tree("main")
 
 
@@ -174,17 +172,17 @@ def test_the_librarys_own_push_works_too(hub, author, reader, work, answer):
 
 
 def test_a_pushed_dataset_loads_whole_streamed_and_as_windows_to_train_on(reader, pushed, work, author):
-    local = author.submit(clients.read_dataset, str(work / "windows"), "4-7").result()
-    assert reader.submit(clients.read_dataset, WINDOWS, "4-7").result() == local
+    local = author(clients.read_dataset, str(work / "windows"), "4-7")
+    assert reader(clients.read_dataset, WINDOWS, "4-7") == local
     assert local["first"] == local["streamed"] and local["rows"]["train"] == local["windows"]
     assert local["unit"] == "h" and local["labels"][0] == local["marks"][0] == "deploy"
 
 
 def test_windows_of_any_pair_are_cut_from_a_datasets_sequences(hub, reader, author, pushed, work):
-    local = author.submit(clients.read_events, str(work / "windows"), "3-5", split="test").result()
-    author.submit(clients.push_windows, work, "somebody/windows-unseen").result()
+    local = author(clients.read_events, str(work / "windows"), "3-5", split="test")
+    author(clients.push, work, "windows", "somebody/windows-unseen")
     hub.requests.clear()
-    assert reader.submit(clients.read_events, "somebody/windows-unseen", "3-5", split="test").result() == local
+    assert reader(clients.read_events, "somebody/windows-unseen", "3-5", split="test") == local
     assert not [request for request in hub.requests if "/4-7/" in request or "/2-9/" in request]
 
 
@@ -197,16 +195,16 @@ def test_a_model_trains_straight_from_a_hub_id(reader, pushed, work):
         | {"num_threads": 1, "progress": False},
     }
     (work / "from_hub.json").write_text(json.dumps(config))
-    code, _, errors = reader.submit(clients.run_script, "train", "--config", str(work / "from_hub.json")).result()
+    code, _, errors = reader(clients.run_script, "train", "--config", str(work / "from_hub.json"))
     assert code == 0, errors
     assert json.loads((work / "from_hub" / "config.json").read_text())["num_marks"] == 9
     config |= {"task": "distiller", "data": {"source": WINDOWS, "pair": "4-7"}}
     config["model"] = {"model_type": "ehd_distiller", "mtpp": PROCESS, "hidden_size": 8}
     config["training"] |= {"out": str(work / "distiller_from_hub"), "metric": "size_or_all"}
     (work / "from_hub.json").write_text(json.dumps(config))
-    code, _, errors = reader.submit(clients.run_script, "train", "--config", str(work / "from_hub.json")).result()
+    code, _, errors = reader(clients.run_script, "train", "--config", str(work / "from_hub.json"))
     assert code == 0, errors
-    assert reader.submit(clients.explain, str(work / "distiller_from_hub")).result()["time_unit"] == "h"
+    assert reader(clients.explain, str(work / "distiller_from_hub"))["time_unit"] == "h"
 
 
 def test_an_easytpp_data_set_opens_by_id(hub, reader):
@@ -217,7 +215,7 @@ def test_an_easytpp_data_set_opens_by_id(hub, reader):
     repo = hub.repos["dataset", "somebody/easytpp"] = Repo()
     files = {name: File(json.dumps(rows).encode(), is_large=False) for name in ("train.json", "dev.json")}
     repo.commit("main", "by hand", files)
-    assert reader.submit(clients.read_events, "somebody/easytpp", "2-3", split="validation").result() == [
+    assert reader(clients.read_events, "somebody/easytpp", "2-3", split="validation") == [
         2,
         [1.0, 3.0, 4.5, 6.0, 7.0],
         [1, 0, 2, 1, 0],
@@ -240,47 +238,47 @@ def hf(hub, work, *arguments):
 
 def test_the_hf_command_downloads_and_uploads_the_same_model(hub, reader, pushed, work, answer):
     hf(hub, work, "download", EXPLAINER, "--local-dir", work / "downloaded")
-    assert reader.submit(clients.explain, str(work / "downloaded")).result() == answer
+    assert reader(clients.explain, str(work / "downloaded")) == answer
     hf(hub, work, "upload", "somebody/by-hand", work / "explainer", ".", "--commit-message", "By hand")
-    assert reader.submit(clients.explain, "somebody/by-hand").result() == answer
+    assert reader(clients.explain, "somebody/by-hand") == answer
 
 
 def test_the_hf_command_downloads_and_uploads_the_same_dataset(hub, reader, pushed, work):
-    local = reader.submit(clients.read_dataset, str(work / "windows"), "2-9").result()
+    local = reader(clients.read_dataset, str(work / "windows"), "2-9")
     hf(hub, work, "download", WINDOWS, "--repo-type", "dataset", "--local-dir", work / "windows_again")
-    assert reader.submit(clients.read_dataset, str(work / "windows_again"), "2-9").result() == local
+    assert reader(clients.read_dataset, str(work / "windows_again"), "2-9") == local
     hf(hub, work, "upload", "somebody/windows-by-hand", work / "windows", ".", "--repo-type", "dataset")
-    assert reader.submit(clients.read_dataset, "somebody/windows-by-hand", "2-9").result() == local
+    assert reader(clients.read_dataset, "somebody/windows-by-hand", "2-9") == local
 
 
 # --- without ehd_hf
 
 
 def test_without_the_package_and_without_trust_the_error_is_the_librarys_own(stranger, pushed):
-    for message in stranger.submit(clients.refused_without_trust, EXPLAINER).result():
+    for message in stranger(clients.refused_without_trust, EXPLAINER):
         assert message.startswith("ValueError") and "`trust_remote_code=True`" in message
 
 
 def test_without_the_package_outputs_are_the_same_bit_for_bit(author, stranger, pushed, work):
-    remote = stranger.submit(clients.remote_outputs, [EXPLAINER, PROCESS]).result()
-    assert remote[EXPLAINER] == author.submit(clients.outputs_of, str(work / "explainer")).result()
-    assert remote[PROCESS] == author.submit(clients.outputs_of, str(work / "process")).result()
+    remote = stranger(clients.remote_outputs, [EXPLAINER, PROCESS])
+    assert remote[EXPLAINER] == author(clients.outputs_of, str(work / "explainer"))
+    assert remote[PROCESS] == author(clients.outputs_of, str(work / "process"))
 
 
 def test_without_the_package_the_pipeline_gives_the_same_explanation(stranger, pushed, answer):
-    remote = stranger.submit(clients.remote_pipeline, EXPLAINER).result()
+    remote = stranger(clients.remote_pipeline, EXPLAINER)
     assert remote == {key: answer[key] for key in remote} and {"distilled", "left", "future"} <= set(remote)
 
 
 def test_every_distiller_on_every_backbone_travels(author, stranger, work, pushed):
-    folders = author.submit(clients.save_portable, work / "portable").result()
+    folders = author(clients.save_portable, work / "portable")
     assert len(folders) >= 6  # two distillers on two backbones, and these alone
-    local = {name: author.submit(clients.outputs_of, name).result() for name in folders}
-    assert stranger.submit(clients.remote_outputs, folders).result() == local
+    local = {name: author(clients.outputs_of, name) for name in folders}
+    assert stranger(clients.remote_outputs, folders) == local
 
 
 def test_the_package_takes_over_in_a_process_that_ran_remote_code(stranger, pushed, answer):
-    module, after = stranger.submit(clients.explain_after_remote_code, EXPLAINER).result()
+    module, after = stranger(clients.explain_after_remote_code, EXPLAINER)
     assert module == "ehd_hf.models.ehd" and after == answer
 
 
@@ -290,15 +288,13 @@ def code_of(hub, kind, name):
 
 def test_the_lines_of_the_cards_run_as_they_stand(hub, reader, stranger, pushed):
     with_package, without = code_of(hub, "model", EXPLAINER)
-    assert (
-        len(with_package.split("\n")) <= 7 and "past events" in reader.submit(clients.run_code, with_package).result()
-    )
-    assert "'dppl_left'" in stranger.submit(clients.run_code, without).result()
+    assert len(with_package.split("\n")) <= 7 and "past events" in reader(clients.run_code, with_package)
+    assert "'dppl_left'" in stranger(clients.run_code, without)
     with_package, without = code_of(hub, "model", PROCESS)
-    assert "tensor([[" in reader.submit(clients.run_code, with_package).result()
-    assert stranger.submit(clients.run_code, without).result() == ""
+    assert "tensor([[" in reader(clients.run_code, with_package)
+    assert stranger(clients.run_code, without) == ""
     (code,) = code_of(hub, "dataset", WINDOWS)
-    assert "'history_times'" in reader.submit(clients.run_code, code).result()
+    assert "'history_times'" in reader(clients.run_code, code)
 
 
 # --- what may go wrong
@@ -306,7 +302,7 @@ def test_the_lines_of_the_cards_run_as_they_stand(hub, reader, stranger, pushed)
 
 def expect(client, *arguments, says, kind="OSError", **options):
     """A function of `clients` must end with an error that says all of this."""
-    message = client.submit(clients.error_of, *arguments, **options).result()
+    message = client(clients.error_of, *arguments, **options)
     assert message.startswith(kind), message
     for part in says:
         assert part in message, message
@@ -327,12 +323,12 @@ def test_without_a_token_that_may_write_nothing_is_pushed(hub, author, work, tok
 
 
 def test_with_the_right_token_the_same_push_succeeds(hub, author, work):
-    author.submit(clients.push, work, "explainer", "somebody/new").result()
+    author(clients.push, work, "explainer", "somebody/new")
     assert "model.safetensors" in hub.repos["model", "somebody/new"].tree("main")
 
 
 def test_a_missing_repository_or_revision_is_named_with_what_there_is(reader, pushed):
-    no_repo = ["No distiller called 'somebody/typo'", "has no model repository somebody/typo, or a private one", "404"]
+    no_repo = ["No model called 'somebody/typo'", "has no model repository somebody/typo, or a private one", "404"]
     expect(reader, clients.explain, "somebody/typo", says=no_repo)
     no_revision = ["has no revision 'v9'; it has main", "Pass one of them"]
     expect(reader, clients.explain, EXPLAINER, revision="v9", says=no_revision)
@@ -353,7 +349,7 @@ def test_an_upload_that_is_cut_off_leaves_nothing_to_see_and_a_second_one_succee
     expect(author, clients.push, work, "explainer", name, hurry=True, says=says)
     assert hub.repos["model", name].tree("main") == {} and digests(work / "explainer") == before
     hub.faults.clear()
-    author.submit(clients.push, work, "explainer", name).result()
+    author(clients.push, work, "explainer", name)
     assert "model.safetensors" in hub.repos["model", name].tree("main")
 
 
@@ -366,38 +362,38 @@ def test_an_update_that_is_cut_off_leaves_the_old_files_as_they_were(hub, author
 
 
 def test_a_download_that_is_cut_short_is_said_and_a_second_one_succeeds(reader, author, work, fault, hub, answer):
-    author.submit(clients.push, work, "explainer", "somebody/short").result()
+    author(clients.push, work, "explainer", "somebody/short")
     fault("GET .*model.safetensors", times=99, damage=lambda data: data[: len(data) // 2])
     says = ["could not be asked for somebody/short", "received", "expected 58644", "Check the connection"]
     expect(reader, clients.explain, "somebody/short", hurry=True, says=says)
     hub.faults.clear()
-    assert reader.submit(clients.explain, "somebody/short").result() == answer
+    assert reader(clients.explain, "somebody/short") == answer
 
 
 def test_weights_with_other_bytes_than_announced_are_refused_and_a_second_download_succeeds(
     reader, author, work, fault, answer
 ):
-    author.submit(clients.push, work, "explainer", "somebody/tampered").result()
+    author(clients.push, work, "explainer", "somebody/tampered")
     fault("GET .*model.safetensors", damage=lambda data: data[:-1] + bytes([data[-1] ^ 1]))
     says = ["model.safetensors of ", "is not the file that was saved: its digest is ", "Load it again"]
     expect(reader, clients.explain, "somebody/tampered", kind="ValueError", says=says)
-    assert reader.submit(clients.explain, "somebody/tampered").result() == answer
+    assert reader(clients.explain, "somebody/tampered") == answer
 
 
 def test_weights_that_were_cut_before_they_came_to_the_hub_are_refused(hub, reader, author, work, answer):
-    author.submit(clients.push, work, "explainer", "somebody/damaged").result()
+    author(clients.push, work, "explainer", "somebody/damaged")
     repo = hub.repos["model", "somebody/damaged"]
     files = dict(repo.at("main").files)
     files["model.safetensors"] = File(files["model.safetensors"].data[:-100], is_large=True)
     repo.commit("main", "cut", files)
     says = ["is not the file that was saved: ", "The repository has it so: push it again"]
     expect(reader, clients.explain, "somebody/damaged", kind="ValueError", says=says)
-    author.submit(clients.push, work, "explainer", "somebody/damaged").result()
-    assert reader.submit(clients.explain, "somebody/damaged").result() == answer
+    author(clients.push, work, "explainer", "somebody/damaged")
+    assert reader(clients.explain, "somebody/damaged") == answer
 
 
 def test_a_repository_of_pickled_weights_is_refused_unopened(hub, reader, author, work):
-    author.submit(clients.push, work, "explainer", "somebody/pickled").result()
+    author(clients.push, work, "explainer", "somebody/pickled")
     repo = hub.repos["model", "somebody/pickled"]
     files = {path: file for path, file in repo.at("main").files.items() if path != "model.safetensors"}
     repo.commit("main", "pickle", files | {"pytorch_model.bin": File(b"\x80\x04.", is_large=True)})
@@ -411,89 +407,56 @@ def test_a_repository_of_pickled_weights_is_refused_unopened(hub, reader, author
     expect(reader, clients.from_mtpp, "somebody/pickled", kind="ValueError", says=says)
 
 
-# --- the script
+# --- what a push does
 
 
-def push_script(client, *arguments):
-    return client.submit(clients.run_script, "push", *map(str, arguments)).result()
+def test_a_dry_run_uploads_nothing_and_says_what_is_new(hub, author, work):
+    arguments = [clients.push, work, "explainer", "somebody/planned"]
+    kind, files, url = author(*arguments, dry_run=True)
+    assert (kind, url) == ("model", None) and {state for *_, state in files} == {"new"}
+    assert ("model", "somebody/planned") not in hub.repos
+    assert author(*arguments, private=True, commit_message="Planned")[2].startswith("http")
+    repo = hub.repos["model", "somebody/planned"]
+    assert repo.private and list(repo.commits.values())[-1].message == "Planned"
+    _, files, _ = author(*arguments, dataset=WINDOWS, dry_run=True)
+    assert [path for path, _, state in files if state != "unchanged"] == ["README.md"]
+    assert author(*arguments)[2] is None and len(repo.commits) == 2  # nothing is left to upload
 
 
-@pytest.fixture
-def facts(work):
-    """Where the script finds rows and words."""
-    (work / "data.yaml").write_text(json.dumps(clients.DATA))
-    return ["--rows", work / "rows.jsonl", "--card", work / "data.yaml"]
+def test_windows_are_pushed_under_their_new_name(hub, pushed):
+    card = hub.repos["dataset", WINDOWS].tree("main")["README.md"].decode()
+    assert f'datasets.load_dataset("{WINDOWS}", "4-7")' in card and "path/to/this/folder" not in card
 
 
-def test_the_script_shows_what_it_will_upload_and_a_dry_run_uploads_nothing(hub, author, work, facts):
-    arguments = ["--checkpoint", work / "explainer", "--repo", "somebody/scripted", *facts]
-    code, out, err = push_script(author, *arguments, "--dry-run")
-    assert code == 0, err
-    assert "model somebody/scripted, main:" in out and "nothing was uploaded" in out
-    assert [line.split()[0] for line in out.splitlines()[1:-1]] == ["new"] * (len(out.splitlines()) - 2)
-    assert ("model", "somebody/scripted") not in hub.repos
-
-    code, out, err = push_script(author, *arguments, "--private", "--message", "By script")
-    assert code == 0 and "committed as http" in out, err
-    repo = hub.repos["model", "somebody/scripted"]
-    assert repo.private and list(repo.commits.values())[-1].message == "By script"
-
-    code, out, _ = push_script(author, *arguments, "--dataset", WINDOWS, "--dry-run")
-    states = {line.split()[2]: line.split()[0] for line in out.splitlines()[1:-1]}
-    assert states.pop("README.md") == "changed" and set(states.values()) == {"unchanged"}
-    assert "nothing to upload" in push_script(author, *arguments)[1] and len(repo.commits) == 2
-
-
-def test_the_script_pushes_windows_under_their_new_name(hub, author, work):
-    code, out, err = push_script(author, "--windows", work / "windows", "--repo", "somebody/windows-scripted")
-    assert code == 0 and "dataset somebody/windows-scripted, main:" in out, err
-    card = hub.repos["dataset", "somebody/windows-scripted"].tree("main")["README.md"].decode()
-    assert 'datasets.load_dataset("somebody/windows-scripted", "4-7")' in card and "path/to/this/folder" not in card
+def test_the_reading_of_a_model_travels_with_it(hub, author, reader, work, answer):
+    shutil.copytree(work / "explainer", work / "with_reading")
+    reading = json.dumps({"time": "when", "mark": "what", "sequence": None})
+    (work / "with_reading" / "reading.json").write_text(reading)
+    author(clients.push, work, "with_reading", "somebody/reads")
+    assert reader(clients.explain, "somebody/reads") == answer
+    assert [file.read_text() for file in (work / "reader").rglob("reading.json")] == [reading]
 
 
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda folder: folder / "nothing", "must hold config.json and model.safetensors; it holds nothing"),
-        (
-            lambda folder: (folder / "model.safetensors").rename(folder / "model.bin").parent,
-            "pickled weights (model.bin)",
-        ),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"0123456789") and folder, "is not the file that"),
-        (lambda folder: folder.parent.parent / "process", "The card needs rows of these weights"),
+        (shutil.rmtree, "must hold config.json and model.safetensors; it holds nothing"),
+        (lambda folder: (folder / "model.safetensors").rename(folder / "a.bin"), "pickled weights (a.bin)"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"0123456789"), "is not the file that"),
+        (lambda folder: None, "The card needs rows of these weights"),
     ],
 )
-def test_the_script_refuses_what_is_not_fit_to_be_pushed(hub, author, work, facts, tmp_path, spoil, says):
-    folder = tmp_path / "copied" / "explainer"
-    shutil.copytree(work / "explainer", folder)
-    shutil.copytree(work / "process", tmp_path / "process")
-    other = tmp_path / "rows.jsonl"
-    other.write_text('{"task": "mtpp", "checkpoint": "another", "data": "x"}\n')
-    arguments = ["--checkpoint", spoil(folder), "--repo", "somebody/unfit", "--rows", other, *facts[2:]]
-    code, out, err = push_script(author, *arguments)
-    assert code == 2 and out == "" and says in err and len(err.splitlines()) == 1
+def test_what_is_not_fit_to_be_pushed_is_refused(hub, author, work, tmp_path, spoil, says):
+    shutil.copytree(work / "explainer", tmp_path / "copied")
+    spoil(tmp_path / "copied")
+    (tmp_path / "rows.jsonl").write_text('{"task": "mtpp", "checkpoint": "another", "data": "x"}\n')
+    expect(author, clients.push, tmp_path, "copied", "somebody/unfit", kind="ValueError", says=[says])
     assert ("model", "somebody/unfit") not in hub.repos
-    code, _, err = push_script(author, "--windows", tmp_path, "--repo", "somebody/unfit")
-    assert code == 2 and "written by scripts/prepare_windows.py" in err
 
 
-def test_the_script_pushes_the_app_as_a_space(hub, author, tmp_path):
-    folder = Path(__file__).parents[2] / "scripts" / "space"
-    code, out, err = push_script(author, "--space", folder, "--repo", "somebody/why")
-    assert code == 0 and "space somebody/why, main:" in out, err
+def test_an_app_is_pushed_as_a_space(hub, author):
+    assert author(clients.push, clients.SCRIPTS, "space", "somebody/why")[0] == "space"
     pushed = hub.repos["space", "somebody/why"].tree("main")
-    assert pushed == {file.name: file.read_bytes() for file in folder.glob("*.*")}
+    assert pushed == {file.name: file.read_bytes() for file in (clients.SCRIPTS / "space").glob("*.*")}
     card = yaml.safe_load(pushed["README.md"].decode().split("---")[1])
     assert (card["sdk"], card["app_file"], card["license"]) == ("gradio", "app.py", "apache-2.0")
-    code, _, err = push_script(author, "--space", tmp_path, "--repo", "somebody/nothing")
-    assert code == 2 and "it lacks README.md, app.py, requirements.txt" in err
-
-
-def test_help_is_quick_and_shows_how():
-    script = Path(__file__).parents[2] / "scripts" / "push.py"
-    code = (
-        f"import runpy, sys\nsys.argv = ['push.py', '--help']\ntry:\n    runpy.run_path({str(script)!r}, "
-        "run_name='__main__')\nfinally:\n    print('torch loaded:', 'torch' in sys.modules)"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout
-    assert "--dry-run" in shown and "somebody/stackoverflow-15-40" in shown and "torch loaded: False" in shown

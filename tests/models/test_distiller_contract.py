@@ -7,13 +7,10 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from ehd_hf import models as distillers
-from ehd_hf.data.synthetic import simulated_splits
-from ehd_hf.data.windows import make_windows
 from ehd_hf.models.distiller import DistillerModel
 from ehd_hf.models.fullynn import FullyNNModel
 from ehd_hf.models.perplexity import dppl
 from ehd_hf.models.window import Window
-from ehd_hf.training.trainer import Trainer, TrainingArguments
 from helpers import TINY, random_window, tiny_fullynn
 
 B, L, K, C = 3, 7, 4, 6
@@ -286,17 +283,17 @@ def test_a_config_comes_back_with_every_setting(kind, tmp_path):
     ("config", "message"),
     [
         ({"epsilonn": 0.5}, "knows the keys .*epsilon.*got unknown epsilonn. Check the spelling"),
-        ({"epsilon": 0.5, "share": 0.5}, "one target, epsilon or share; got 0.5 and 0.5. Set one to null"),
+        ({"epsilon": 0.5, "share": 0.5}, "one target, epsilon or share; got 0.5 and 0.5."),
         ({"epsilon": None, "share": None}, "one target, epsilon or share; got None and None"),
         ({"epsilon": 1.0, "share": None}, r"epsilon must lie in \(0, 1\); got 1.0. The paper uses 0.5"),
         ({"epsilon": float("nan"), "share": None}, r"epsilon must lie in \(0, 1\); got nan"),
         ({"history": 0}, "history must be at least 1; got 0"),
         ({"future": -3}, "future must be at least 1; got -3"),
         ({"max_length": 0}, "max_length must be at least 1; got 0"),
-        ({"hidden_size": 7}, "hidden_size must be even; got 7. Positions take pairs"),
+        ({"hidden_size": 7}, "hidden_size must be even.*got 7"),
         ({"hidden_size": 0}, "hidden_size must be at least 1; got 0"),
         ({"num_heads": 0}, "num_heads must be at least 1; got 0"),
-        ({"num_heads": 3}, "attention_size must be a multiple of num_heads; got 32 and 3. Every head takes"),
+        ({"num_heads": 3}, "attention_size must be a multiple of num_heads; got 32 and 3"),
         ({"num_decoder_layers": 0}, "num_decoder_layers must be at least 1; got 0"),
         ({"conditioning": "none"}, "paper.*survival"),
         ({"future": "4"}, "future"),
@@ -308,41 +305,3 @@ def test_a_bad_setting_is_refused_with_its_name(kind, config, message):
 
 
 # --- a small training, through the real loop
-
-
-@pytest.fixture(scope="module")
-def simulated():
-    splits = simulated_splits("incident", {"train": 30, "validation": 10}, horizon=60.0, seed=0)
-    events = splits["train"]
-    mtpp = tiny_mtpp(num_marks=events.num_marks, id2label=events.id2label, scale=0.2)
-    mtpp.fit_time_scale(torch.from_numpy(events.intervals()))
-    return mtpp, {name: make_windows(sequences, future=K, history=L) for name, sequences in splits.items()}
-
-
-@every_distiller
-def test_a_small_training_repeats_and_leaves_the_mtpp_alone(kind, simulated, tmp_path):
-    mtpp, windows = simulated
-    ends = []
-    for run in ("one", "two"):
-        model = tiny(kind, mtpp)
-        arguments = TrainingArguments(
-            out=str(tmp_path / run),
-            steps=6,
-            warmup_steps=2,
-            batch_size=16,
-            learning_rate=0.01,
-            eval_every=3,
-            save_every=10_000,
-            metric="size",
-            num_threads=1,
-            progress=False,
-        )
-        few = windows["validation"].sample(20)
-        best = Trainer(model, arguments, windows["train"], few).train()
-        assert {"size", "loss"} <= {name.removeprefix("eval_") for name in best}
-        ends.append(AutoModel.from_pretrained(tmp_path / run))
-    for end in ends:
-        assert all(torch.equal(value, end.mtpp.state_dict()[name]) for name, value in mtpp.state_dict().items())
-    one, two = (learning(end) for end in ends)
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    assert any(not torch.equal(one[name], value) for name, value in learning(tiny(kind, mtpp)).items())

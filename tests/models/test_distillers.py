@@ -114,18 +114,6 @@ def test_the_gradient_of_a_sample_is_that_of_the_soft_one():
 # --- losses by hand
 
 
-@pytest.mark.parametrize("rebuilder", ["select", "gate"])
-@pytest.mark.parametrize("training", [True, False])
-def test_losses_of_a_poisson_process_by_hand(rebuilder, training):
-    model = FixedLogits(PoissonMTPP(POISSON), sure((0, 0, 1), (0, 1, 1)), rebuilder=rebuilder).train(training)
-    output = model(**BY_HAND)
-    # The hinge is open for the first window (-0.5) and closed for the second (-0.75): a mean of hinges.
-    assert output.constraint_loss.item() == pytest.approx((-0.5 - math.log(0.5)) / 2, abs=1e-9)
-    assert output.size_loss.item() == pytest.approx((1 / 3 + 2 / 3) / 2)
-    assert output.loss.item() == pytest.approx((-0.5 - math.log(0.5)) / 2 + 0.5, abs=1e-9)
-    assert output.num_items == 2 and (output.metrics is None) == training
-
-
 @pytest.mark.parametrize(
     ("distilled", "epsilon", "hinge"),
     [
@@ -300,24 +288,6 @@ def test_attention_to_long_memories_is_that_to_short_ones(length, masked):
         torch.testing.assert_close(found[row, head, position], attended_slowly(*parts), rtol=0, atol=1e-6)
 
 
-def test_a_long_window_is_read_alike_by_both_ways_of_attention(monkeypatch):
-    distiller = small_distiller(history=140).double().eval()
-    window = random_window(B, 140, K, C, padding="front")
-    window.mask[0, :140] = False  # a row of no history at all
-    logits, gradients = [], []
-    for longest in (window_encoder._LONGEST_PLAIN_MEMORY, 10**9):  # torch's function, then written out
-        monkeypatch.setattr(window_encoder, "_LONGEST_PLAIN_MEMORY", longest)
-        found = distiller.history_logits(window)[window.history]
-        learned = [parameter for parameter in distiller.parameters() if parameter.requires_grad]
-        weights = torch.linspace(-1, 1, found.numel(), dtype=torch.float64).view_as(found)
-        gradients.append(torch.autograd.grad((found * weights).sum(), learned))
-        logits.append(found.detach())
-    assert logits[0].std() > 1e-3
-    torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=1e-6)
-    for ours, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
-
-
 def test_the_head_sees_marks_times_and_the_future():
     model, (times, marks, mask, *_) = small_distiller().eval(), windows_of(4)
     logits = model(times, marks, mask).logits
@@ -373,14 +343,14 @@ def saved(tmp_path_factory):
     return model, folder
 
 
-@pytest.mark.parametrize(("dropped", "part"), [("mtpp.", "its MTPP"), ("distill_head.", "weights")])
+@pytest.mark.parametrize(("dropped", "part"), [("mtpp.", "mtpp.amplitude"), ("distill_head.", "distill_head.bias")])
 def test_a_checkpoint_without_one_of_its_parts_is_refused(saved, tmp_path, dropped, part):
     weights = load_file(saved[1] / "model.safetensors")
     (tmp_path / "config.json").write_text((saved[1] / "config.json").read_text())
     kept = {name: value for name, value in weights.items() if not name.startswith(dropped)}
     save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
     for cls in (EHDDistillerModel, AutoModel):
-        with pytest.raises(ValueError, match=f"lacks {part} .*from_mtpp"):
+        with pytest.raises(ValueError, match=f"lacks {part}.*from_mtpp"):
             cls.from_pretrained(tmp_path)
 
 
@@ -405,7 +375,7 @@ def test_half_precision_leaves_the_time_scales_alone(saved):
         ({"epsilonn": 0.5}, "knows the keys .*epsilon.*got unknown epsilonn"),
         ({"num_heads": 3}, "attention_size must be a multiple of num_heads; got 32 and 3"),
         ({"num_heads": 0}, "num_heads must be at least 1; got 0"),
-        ({"hidden_size": 7}, "hidden_size must be even; got 7"),
+        ({"hidden_size": 7}, "hidden_size must be even.*got 7"),
         ({"hidden_size": 0}, "hidden_size must be at least 1; got 0"),
         ({"max_length": 0}, "max_length must be at least 1; got 0"),
         ({"history": 0}, "history must be at least 1; got 0"),
@@ -483,18 +453,6 @@ def test_twenty_steps_lower_the_loss_and_leave_the_mtpp_alone(simulated, tmp_pat
     assert logged <= {name.removeprefix("eval_") for name in row}
     again = AutoModel.from_pretrained(tmp_path / "run")
     assert all(torch.equal(value, again.mtpp.state_dict()[name]) for name, value in frozen.items())
-
-
-def test_the_size_loss_alone_soon_leaves_everything(simulated, tmp_path):
-    windows, events = simulated
-    model = small_distiller(mtpp_of(events), constraint_weight=0, alpha=1)
-    with torch.no_grad():
-        model.distill_head.bias.copy_(torch.tensor([-1.0, 1.0]))  # begins by distilling most events
-    batch = windows["validation"].__getitems__(range(100))
-    before = model.eval()(**batch).metrics["left_share"].item()
-    Trainer(model, arguments(tmp_path / "run", 60), windows["train"]).train()
-    after = model.eval()(**batch).metrics["left_share"].item()
-    assert before < 0.5 and after > 0.95
 
 
 @pytest.fixture(scope="module")

@@ -187,28 +187,6 @@ def test_the_gradient_averaged_over_all_draws_is_that_of_the_expectation(monkeyp
         assert loss.item() == pytest.approx(np.mean(drawn_left) / scale, abs=1e-9)
 
 
-def test_the_gradient_averaged_over_random_draws_is_unbiased():
-    model, window, num_draws = tiny_ranking(prefix_shares=[]), one_window(1), 3000
-    scores = 1.5 * torch.randn(L, generator=seeded(4), dtype=torch.float64)
-    leaf = scores.expand(num_draws, -1).clone().requires_grad_()
-    torch.manual_seed(0)
-    loss = model._expected_drop(repeated(window, num_draws), [leaf])
-    gradients = torch.autograd.grad(loss, leaf)[0] * num_draws
-    left, scale = values_of_all_sets(model, window)
-    points, weights = np.polynomial.legendre.leggauss(8)  # sizes are uniform between 1 and 0.75 L
-    sizes = 1 + (points + 1) / 2 * (0.75 * L - 1)
-    real = np.ones(L, dtype=bool)
-    expected = sum(
-        weight / 2 * exact_gradient(left / scale, scores.numpy(), real, size)
-        for size, weight in zip(sizes, weights, strict=True)
-    )
-    mean, error = gradients.mean(0).numpy(), gradients.std(0).numpy() / math.sqrt(num_draws)
-    assert (np.abs(mean - expected) < 4 * error).all() and (error < 0.3 * np.abs(expected).max()).all()
-    chances = [slow_inclusion(scores.numpy(), size) for size in sizes]
-    value = sum(w / 2 * expectation(left / scale, p, real) for p, w in zip(chances, weights, strict=True))
-    assert abs(loss.item() - value) < 4 * (left / scale).std() / math.sqrt(num_draws)
-
-
 def test_the_first_pass_is_judged_by_the_effects_among_the_last_ones_sets(monkeypatch):
     model, window = tiny_ranking(), one_window(2)
     first, last = (1.5 * torch.randn(L, generator=seeded(seed), dtype=torch.float64) for seed in (5, 6))
@@ -490,11 +468,11 @@ def test_means_over_batches_are_means_over_windows(tmp_path):
         ({"share": 0.0}, r"share must lie in \(0, 1\]; got 0.0. 0.7 is a good start"),
         ({"share": 1.5}, r"share must lie in \(0, 1\]; got 1.5"),
         ({"share": float("nan")}, r"share must lie in \(0, 1\]; got nan"),
-        ({"epsilon": 0.5}, "one target, epsilon or share; got 0.5 and 0.7. Set one to null"),
+        ({"epsilon": 0.5}, "one target, epsilon or share; got 0.5 and 0.7."),
         ({"gate_levels": []}, r"gate_levels must name one value at least; got none. \[0.5\] is the cheapest"),
-        ({"gate_levels": [0.5, 1.0]}, r"gate_levels must lie between 0 and 1, .*; got \[0.5, 1.0\]. Leave"),
-        ({"prefix_shares": [0.0]}, r"prefix_shares must lie between 0 and 1, .*; got \[0.0\]. Leave"),
-        ({"score_spread": 0}, "score_spread must be above 0.*got 0 and 0.75. The defaults"),
+        ({"gate_levels": [0.5, 1.0]}, r"gate_levels must lie between 0 and 1, .*; got \[0.5, 1.0\]"),
+        ({"prefix_shares": [0.0]}, r"prefix_shares must lie between 0 and 1, .*; got \[0.0\]"),
+        ({"score_spread": 0}, "score_spread must be above 0.*got 0 and 0.75"),
         ({"score_spread": float("nan")}, "score_spread must be above 0.*got nan"),
         ({"largest_share": 1.1}, r"largest_share in \(0, 1\].*got 3.0 and 1.1"),
     ],

@@ -1,27 +1,25 @@
 """Tables and figures, from plain rows."""
 
-import numpy as np
-import pytest
-from matplotlib.figure import Figure
+from pathlib import Path
 
+import pytest
+
+from ehd_hf.files import read_rows
 from ehd_hf.present.tables import Column, markdown_table, verdict
-from figures import qq_plot
 from page import (
     PAPER,
     PAPER_DS,
+    TASK_COLUMNS,
     case_study_tables,
     cost_tables,
     detail_table,
-    evaluate_commands,
-    latex_table,
-    latex_tables,
-    mean_and_std,
+    plain_table,
     results_page,
     score_table,
     short_answers,
-    task_table,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = [Column("model", "model"), Column("nll", "NLL", ".2f"), Column("num_events", "events", ",d")]
 ROWS = [{"model": "a|b", "nll": 2.456, "num_events": 12345}, {"model": "c_1", "nll": None}]
 
@@ -41,43 +39,9 @@ def test_a_table_of_no_rows_is_its_head():
     assert markdown_table([], COLUMNS).splitlines() == ["| model | NLL | events |", "|-------|-----|--------|"]
 
 
-def test_a_latex_table_escapes_what_latex_would_read():
-    lines = latex_table([*ROWS, {"model": "2 ± 1 %"}], COLUMNS).splitlines()
-    assert lines[:4] == [r"\begin{tabular}{lrr}", r"\toprule", r"model & NLL & events \\", r"\midrule"]
-    assert lines[4:7] == [r"a|b & 2.46 & 12,345 \\", r"c\_1 & -- & -- \\", r"2 $\pm$ 1 \% & -- & -- \\"]
-
-
-def test_mean_and_std_by_hand():
-    rows = [{"model": name, "nll": nll, "num_events": 7} for name, nll in (("x", 1.0), ("y", 2.0), ("z", 6.0))]
-    assert mean_and_std(rows, COLUMNS, model="all") == {"nll": "3.00 ± 2.65", "num_events": 7, "model": "all"}
-    with pytest.raises(ValueError, match="at least 2 rows; got 1"):
-        mean_and_std(rows[:1], COLUMNS)
-
-
-def test_a_task_table_adds_the_mean_over_checkpoints_only_and_drops_empty_columns():
-    rows = [{"model": "Gamma", "nll": 9.0, "checkpoint": None}]
-    rows += [{"model": f"seed{i}", "nll": nll, "checkpoint": f"{i}"} for i, nll in enumerate((1.0, 2.0))]
-    lines = task_table("mtpp", rows).splitlines()
-    assert lines[0].split() == ["|", "model", "|", "NLL", "|"]
-    assert lines[-1] == "| mean ± std of 2 models | 1.500 ± 0.707 |"
-    assert len(task_table("mtpp", rows[:2]).splitlines()) == 4
-
-
-def test_a_qq_plot_has_a_line_per_row_and_the_diagonal(tmp_path):
-    expected = -np.log1p(-np.arange(1, 100) / 100)
-    rows = [{"model": "right", "qq": expected.tolist(), "ks": 0.0}, {"model": "tied", "qq": [0.0] * 50 + [2.0] * 49}]
-    figure = qq_plot(rows, title="toy")
-    assert isinstance(figure, Figure)
-    (axes,) = figure.axes
-    right, tied, diagonal = axes.get_lines()
-    np.testing.assert_allclose(right.get_xdata(), right.get_ydata())
-    assert np.isnan(tied.get_ydata()[:50]).all() and tied.get_color() != right.get_color()
-    np.testing.assert_allclose(diagonal.get_xdata(), diagonal.get_ydata())
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["right (KS 0.000)", "tied", "Exp(1)"]
-    figure.savefig(tmp_path / "qq.png")
-    assert (tmp_path / "qq.png").stat().st_size > 0
-    with pytest.raises(ValueError, match="at least one row"):
-        qq_plot([])
+def test_a_plain_table_drops_the_columns_without_a_value():
+    rows = [{"model": "Gamma", "nll": 9.0}, {"model": "seed0", "nll": 1.0}]
+    assert plain_table("mtpp", rows).splitlines()[0].split() == ["|", "model", "|", "NLL", "|"]
 
 
 # --- the results page
@@ -128,7 +92,6 @@ def some_rows(**other):
 
 
 def test_the_papers_figures_are_those_of_its_tables():
-    """Spot checks against the source; SPEC section 6 repeats the first."""
     assert PAPER["stackoverflow", "test_sampled", "15-40", "greedy_search"] == {
         "ds": 0.0295, "ds_std": 1.5293, "lmhs": 22.599, "lmhs_std": 12.092, "ehed_time": 122, "emhd_time": 201
     }  # fmt: skip
@@ -184,18 +147,6 @@ def test_the_questions_are_answered_from_the_rows():
     assert short_answers([row for row in some_rows() if row["solver"] == "distiller"]) == []
 
 
-def test_commands_are_read_off_the_rows():
-    (command,) = evaluate_commands(some_rows() + some_rows(pair="25-50"))
-    assert command == (
-        "python scripts/paper/evaluate.py --tasks ehed emhd --solvers greedy_search --model "
-        "runs/stackoverflow_15-40_ehd runs/stackoverflow_25-50_ehd --data data/stackoverflow --split test_sampled"
-    )
-    (command,) = evaluate_commands(some_rows(limit=1000, num_windows=1000, conditioning="survival", jitter_seed=0))
-    assert command.endswith("--split test_sampled --limit 1000 --conditioning survival --jitter-seed 0")
-    (command,) = evaluate_commands(some_rows(data="simulated:incident", num_windows=20, batch_size=1))
-    assert "--data simulated:incident" in command and command.endswith("--limit 20 --batch-size 1")
-
-
 def study_row(pair):
     keys = ("adds_one", "adds_several", "ejects_several", "ejects_rather", "run_length", "in_runs")
     values = {f"{key}{end}": 0.5 for key in keys for end in ("", "_low", "_high")} | {"run_length": None}
@@ -217,19 +168,22 @@ def test_a_page_holds_every_data_set_with_its_commands_and_figures():
     retweet = some_rows(data="retweet_seismic738_segments", pair="10-25")
     distiller = {"task": "distiller", "data": "stackoverflow", "split": "test_sampled", "pair": "15-40", "model": "m"}
     rows = [
-        *some_rows(),
+        *some_rows(command="solve them"),
         *retweet,
         distiller | {"checkpoint": "c", "ds": 0.5, "num_windows": 5000},
         study_row("15-40"),
     ]
-    benchmark = {"group": "solvers", "figure": "greedy", "median": 21.0, "low": 20.0, "high": 22.0, "target": ">= 20"}
-    page = results_page(
-        rows, command="make it", benchmarks=[benchmark], figures={"stackoverflow": [("marks", "figures/marks.png")]}
-    )
+    page = results_page(rows, command="make it", figures={"stackoverflow": [("marks", "figures/marks.png")]})
     assert page.startswith("# Results\n\nMade by `make it`")
-    assert page.count("\n## ") == 3 and "but not its sequences" in page
-    assert "![marks](figures/marks.png)" in page and "python scripts/benchmarks/benchmark.py solvers" in page
-    assert page.index("## stackoverflow") < page.index("case_study") < page.index("## retweet_seismic738_segments")
-    assert ", paper |" not in page[page.index("## retweet") : page.index("## Bench")].replace("  ", "")
-    latex = latex_tables(rows)
-    assert latex.count(r"\begin{tabular}") == 8 and "L$^2$" in latex
+    assert page.count("\n## ") == 2 and "but not its sequences" in page
+    assert "![marks](figures/marks.png)" in page and page.count("```bash\nsolve them\n```") == 1
+    assert page.index("## stackoverflow") < page.index("Case studies") < page.index("## retweet_seismic738_segments")
+    assert ", paper |" not in page[page.index("## retweet") :].replace("  ", "")
+
+
+def test_the_page_of_the_documentation_is_made_from_the_committed_rows():
+    rows = [row for file in sorted((ROOT / "results").glob("*.jsonl")) for row in read_rows(file)]
+    page = results_page([row for row in rows if row["task"] in TASK_COLUMNS], command="")
+    committed = (ROOT / "docs" / "results.md").read_text()
+    tables = [[line for line in text.splitlines() if line.startswith("| ")] for text in (page, committed)]
+    assert tables[0] == tables[1]

@@ -2,7 +2,6 @@
 
 import copy
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,13 +13,12 @@ from ehd_hf.data.synthetic import delayed_hawkes
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation.answers import dppl_of_empty, solver_answers, where_explained
 from ehd_hf.evaluation.statistics import mean_interval
-from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.perplexity import dppl
 from ehd_hf.models.question import Question
 from ehd_hf.models.ranking import RankingDistillerModel
 from ehd_hf.models.window import Window
 from ehd_hf.solvers.base import get_solver, rule_for
-from tasks import get_ranking, trust
+from tasks import Run
 from tasks.trust import (
     Explained,
     chance_overlaps,
@@ -42,17 +40,12 @@ def windows():
 
 
 def point_process(windows, seed):
-    torch.manual_seed(seed)
-    names = dict(windows.sequences.id2label)
-    config = FullyNNConfig(num_marks=6, id2label=names, embedding_size=4, hidden_size=8, num_components=5)
-    return helpers.wild(FullyNNModel(config), 0.4, seed).float().eval()
+    return helpers.tiny_fullynn(seed=seed, scale=0.4, id2label=dict(windows.sequences.id2label)).float().eval()
 
 
 def ranking(mtpp, seed):
     torch.manual_seed(seed)
-    small = {"input_size": 8, "hidden_size": 8, "attention_size": 8, "feed_forward_size": 8, "num_heads": 2}
-    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    model = RankingDistillerModel.from_mtpp(mtpp, history=L, future=K, **small, **layers).eval()
+    model = RankingDistillerModel.from_mtpp(mtpp, history=L, future=K, **helpers.TINY).eval()
     with torch.no_grad():
         for head in (model.score_head, model.second_head):
             head.weight.normal_()
@@ -104,7 +97,7 @@ def test_the_overlap_of_several_models_is_the_mean_over_pairs(windows):
 # a model that has unlearnt everything
 
 
-def test_shuffled_weights_have_the_same_entries_elsewhere_and_the_original_is_left_alone(mtpp):
+def test_shuffled_weights_have_the_same_entries_elsewhere(mtpp):
     before = copy.deepcopy(mtpp.state_dict())
     spoilt = shuffle_weights(mtpp, 0)
     moved = 0
@@ -134,13 +127,13 @@ def test_a_distiller_around_another_point_process_keeps_its_own_weights(mtpp):
 
 
 def run_trust(distillers, mtpps, windows, methods=("recency", "distiller"), **options):
-    return list(evaluate_trust(distillers, mtpps, windows, methods, share=0.6, batch_size=9, **options))
+    return list(evaluate_trust(distillers, mtpps, windows, methods, 0.6, Run(batch_size=9, **options)))
 
 
 def test_every_check_has_a_row_for_each_method_that_can_take_it(mtpp, windows):
     distillers = [ranking(mtpp, seed) for seed in (0, 1)]
     others = [point_process(windows, seed) for seed in (1, 2)]
-    rows = run_trust(distillers, others, windows, ("recency", "distiller", "leave_one_out"), data="toy")
+    rows = run_trust(distillers, others, windows, ("recency", "distiller", "leave_one_out"), stamp={"data": "toy"})
     assert [(row["check"], row["solver"]) for row in rows] == [
         ("distiller seeds", "distiller"),
         ("point process seeds", "recency"),
@@ -183,48 +176,22 @@ def test_identical_models_overlap_entirely(mtpp, windows):
     assert seeds["check"] == "distiller seeds"
     assert seeds["overlap"] == seeds["overlap_low"] == seeds["overlap_high"] == 1.0
     assert len(shuffled) == 2 and all(row["overlap"] < 1 for row in shuffled)
+    assert seeds["num_windows"] == (dppl_of_empty(mtpp, windows, "survival", 50) < 0).sum() < len(windows)
     other = point_process(windows, 1)
     alike, three = (run_trust([ranking(mtpp, 0)], others, windows)[0] for others in ([other], [other, other]))
     # Of three pairs, one is of a model with itself.
     assert three["overlap"] == pytest.approx((2 * alike["overlap"] + 1) / 3) and alike["overlap"] < 1
 
 
-def test_without_other_seeds_only_the_weights_are_shuffled(mtpp, windows):
-    rows = run_trust([ranking(mtpp, 0)], [], windows)
-    assert {row["check"] for row in rows} == {"shuffled weights"} and len(rows) == 2
-    assert rows[0]["num_windows"] == (dppl_of_empty(mtpp, windows, "survival", 50) < 0).sum() < len(windows)
-
-
-def test_cached_rows_of_trust_are_not_computed_again(mtpp, windows, monkeypatch):
-    asked, kept, solve = [], {}, trust.solver_answers
-    monkeypatch.setattr(trust, "solver_answers", lambda *a, **k: (asked.append(k["progress"]), solve(*a, **k))[1])
-
-    def cache(key):
-        return kept.get((key["check"], key["solver"], key["num_models"]))
-
-    def run(seeds):
-        rows = run_trust([ranking(mtpp, seed) for seed in range(seeds)], [], windows, cache=cache, progress=True)
-        kept.update({(row["check"], row["solver"], row["num_models"]): row for row in rows})
-        return rows
-
-    first = run(2)
-    # The distiller of the first seed is asked once for both of its checks.
-    assert asked == ["distiller seeds: distiller"] * 2 + ["shuffled weights: recency"] * 2 + [
-        "shuffled weights: distiller"
-    ]
-    assert run(2) == first and len(asked) == 5
-    assert run(3)[0]["num_models"] == 3 and asked[5:] == ["distiller seeds: distiller"] * 3
-
-
 def test_models_that_cannot_be_compared_are_refused(mtpp, windows):
     with pytest.raises(ValueError, match="must explain the same point process"):
         run_trust([ranking(mtpp, 0), ranking(point_process(windows, 1), 0)], [], windows)
-    stranger = FullyNNModel(FullyNNConfig(num_marks=6, embedding_size=4, hidden_size=8))
+    stranger = helpers.tiny_fullynn()
     with pytest.raises(ValueError, match="must know the marks of the distiller's own"):
         run_trust([ranking(mtpp, 0)], [stranger], windows)
     with pytest.raises(ValueError, match="must be of other seeds than the distiller's own"):
         run_trust([ranking(mtpp, 0)], [copy.deepcopy(mtpp)], windows)
-    with pytest.raises(ValueError, match="must have the 6 marks the distiller knows"):
+    with pytest.raises(ValueError, match="must have the distiller's marks, 6"):
         run_trust([ranking(stranger, 0)], [], windows)
 
 
@@ -234,8 +201,8 @@ def test_models_that_cannot_be_compared_are_refused(mtpp, windows):
 def test_curves_begin_and_end_where_they_must(mtpp, windows):
     distiller = ranking(mtpp, 0)
     methods = ("recency", "distiller", "greedy_search", "backward_elimination")
-    explained = {name: (name, Explained(mtpp, distiller)) for name in methods}
-    rows = {row["solver"]: row for row in evaluate_curves(explained, windows, batch_size=10, data="toy")}
+    curves = evaluate_curves(Explained(mtpp, distiller), methods, windows, Run(batch_size=10))
+    rows = {row["solver"]: row for row in curves}
     for row in rows.values():
         for key, first, last in (("deletion", 0, -1), ("insertion", -1, 0)):
             assert len(row[key]) == L + 1 and (row[key][0], row[key][-1]) == pytest.approx((first, last), abs=1e-5)
@@ -250,9 +217,9 @@ def test_curves_begin_and_end_where_they_must(mtpp, windows):
 
 @pytest.mark.parametrize("conditioning", ["paper", "survival"])
 def test_curves_of_recency_equal_plain_sums(mtpp, windows, conditioning):
-    (row,) = evaluate_curves({"recency": ("recency", Explained(mtpp))}, windows, conditioning=conditioning)
-    some = np.flatnonzero(dppl_of_empty(mtpp, windows, conditioning, 50) < 0)
-    times, marks = windows.gather(some)
+    (row,) = evaluate_curves(Explained(mtpp), ["recency"], windows, Run(conditioning=conditioning))
+    explained = np.flatnonzero(dppl_of_empty(mtpp, windows, conditioning, 50) < 0)
+    times, marks = windows.gather(explained)
     window = copy.deepcopy(mtpp).double(), Window(times, marks, torch.ones(times.shape, dtype=torch.bool), K)
 
     @torch.no_grad()
@@ -264,27 +231,3 @@ def test_curves_of_recency_equal_plain_sums(mtpp, windows, conditioning):
         last = [0.0] * (L - size) + [1.0] * size
         assert row["insertion"][size] == pytest.approx(total(last) / worth, abs=2e-5)
         assert row["deletion"][size] == pytest.approx(total([1 - gate for gate in last]) / worth, abs=2e-5)
-
-
-def test_cached_curves_are_not_drawn_again_and_sets_are_refused(mtpp, windows):
-    kept = {}
-    explained = {"mine": ("recency", Explained(mtpp))}
-    (first,) = evaluate_curves(explained, windows, cache=lambda key: kept.get(key["solver"]))
-    kept["mine"] = {"from": "a file"}
-    assert list(evaluate_curves(explained, windows, cache=lambda key: kept.get(key["solver"]))) == [{"from": "a file"}]
-    assert first["solver"] == "mine"
-    with pytest.raises(ValueError, match="an order of all events is needed"):
-        next(evaluate_curves({"x": ("recency+drop", Explained(mtpp))}, windows))
-    stranger = SimpleNamespace(
-        num_evaluations=0, config=SimpleNamespace(mtpp_config=SimpleNamespace(id2label={0: "a"}))
-    )
-    with pytest.raises(ValueError, match="must have the 1 marks the distiller knows"):
-        next(evaluate_curves({"x": ("distiller", Explained(mtpp, stranger))}, windows))
-
-
-def test_where_an_order_is_needed_a_set_is_refused(mtpp):
-    assert get_ranking("greedy_search").name == "greedy_search"
-    assert get_ranking("distiller", ranking(mtpp, 0)).orders
-    for spec in ("exact_search", "random_distillation", "refine", "recency+drop"):
-        with pytest.raises(ValueError, match="as distiller, backward_elimination, greedy_search.*; got '"):
-            get_ranking(spec)

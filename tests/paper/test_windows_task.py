@@ -12,15 +12,9 @@ from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.synthetic import delayed_hawkes
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation.statistics import mean_interval
-from tasks import renumber_marks
+from tasks import Run, renumber_marks
 from tasks import windows as evaluation
-from tasks.windows import (
-    distiller_answers,
-    evaluate_case_study,
-    evaluate_distiller,
-    evaluate_solvers,
-    evaluate_windows,
-)
+from tasks.windows import PaperTasks
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +53,12 @@ def by_hand():
     return distiller, make_windows(sequences, future=2, history=3)
 
 
+def paper_tasks(distiller, windows, conditioning="paper", **options):
+    return PaperTasks(distiller, windows, Run(conditioning=conditioning, **options))
+
+
 def test_the_answers_of_a_distiller_by_hand(by_hand):
-    answers, _ = distiller_answers(*by_hand)
+    answers = paper_tasks(*by_hand).own
     np.testing.assert_allclose(answers.dppl_left, [0, -4, -2], atol=1e-6)
     np.testing.assert_allclose(answers.dppl_distilled, [-3, 0, 0], atol=1e-6)
     assert answers.sizes.tolist() == [1, 3, 2]
@@ -70,37 +68,30 @@ def test_the_answers_of_a_distiller_by_hand(by_hand):
 
 @pytest.mark.parametrize("batch_size", [1, 2, 250])
 def test_ds_and_lmhs_by_hand(by_hand, batch_size):
+    stamp = {"data": "toy", "seed": 7}
+    rows = list(paper_tasks(*by_hand, batch_size=batch_size, stamp=stamp).rows(["ehed", "emhd"], ["greedy_search"]))
     names = ("distiller", "recency", "greedy_search")
-    questions = [(task, name) for task in ("ehed", "emhd") for name in names]
-    rows = list(evaluate_solvers(*by_hand, questions, batch_size=batch_size, data="toy", seed=7))
-    assert [(row["task"], row["solver"]) for row in rows] == questions
-    found = {question: row for question, row in zip(questions, rows, strict=True)}
-    ds = found["ehed", "distiller"]
+    rows_by_question = dict(zip([(task, name) for task in ("ehed", "emhd") for name in names], rows, strict=True))
+    assert all((row["task"], row["solver"]) == question for question, row in rows_by_question.items())
+    ds = rows_by_question["ehed", "distiller"]
     assert ds["ds"] == pytest.approx(1.0) and ds["ds_std"] == pytest.approx(np.std([-3, 4, 2]))
     assert ds["difference"] is None and ds["reached"] == 1.0 and ds["size"] == 2.0
     # The last one, three and two events: dppl_left -2, -4, -3, and dppl_distilled 0.
-    recency = found["ehed", "recency"]
+    recency = rows_by_question["ehed", "recency"]
     assert recency["ds"] == pytest.approx(3.0) and recency["dppl_left"] == pytest.approx(-3.0)
     assert recency["difference"] == pytest.approx(2.0) and recency["size"] == 2.0
     assert (recency["difference_low"], recency["difference_high"]) == pytest.approx(
         mean_interval(np.array([5.0, 0.0, 1.0]), np.arange(3)), abs=1e-6
     )
     # Targets (0, -3), (-4, 0), (-2, 0): nothing distilled leaves H_d at -4, so one event; all three; one.
-    lmhs = found["emhd", "recency"]
+    lmhs = rows_by_question["emhd", "recency"]
     assert lmhs["lmhs"] == pytest.approx(5 / 3) and lmhs["lmhs_std"] == pytest.approx(np.std([1, 3, 1]))
     assert lmhs["difference"] == pytest.approx(-1 / 3) and lmhs["reached"] == 1.0
-    assert found["emhd", "distiller"]["lmhs"] == 2.0
-    assert found["emhd", "greedy_search"]["lmhs"] == pytest.approx(5 / 3)  # the last event hurts most here too
+    assert rows_by_question["emhd", "distiller"]["lmhs"] == 2.0
+    assert rows_by_question["emhd", "greedy_search"]["lmhs"] == pytest.approx(5 / 3)
     for row in rows:
         assert (row["pair"], row["data"], row["seed"], row["num_windows"]) == ("2-3", "toy", 7, 3)
-        assert {
-            "epsilon",
-            "conditioning",
-            "generator_seed",
-            "evaluations",
-            "seconds_per_window",
-            "version",
-        } <= row.keys()
+        assert {"epsilon", "conditioning", "generator_seed", "evaluations", "version"} <= row.keys()
         assert json.loads(json.dumps(row, allow_nan=False)) == row
 
 
@@ -112,25 +103,27 @@ def test_a_solver_that_reaches_nothing_counts_as_the_whole_history(by_hand, monk
             return Found(objective)
 
     monkeypatch.setattr(evaluation, "get_solver", lambda name: Hopeless())
-    (row,) = evaluate_solvers(*by_hand, [("emhd", "hopeless")])
+    row = paper_tasks(*by_hand).solver_row("emhd", "hopeless")
     assert row["lmhs"] == 3.0 and row["reached"] == 0.0 and row["difference"] == 1.0
 
 
-def test_random_solvers_repeat_with_their_seed_and_rows_tell_their_options(events):
+def test_random_solvers_repeat_with_their_seed(events):
     mtpp = helpers.AdditiveMTPP([0.5] * 6, 0.1 * np.ones((6, 6)))
     distiller = FixedDistiller(mtpp, np.eye(6, 7) + np.eye(6, 7, 1) > 0, events.id2label, "survival")
     windows = make_windows(events, future=4, history=7).sample(40)
-    question = [("ehed", "random_distillation")]
-    first, again, other = (next(evaluate_solvers(distiller, windows, question, generator_seed=s)) for s in (0, 0, 1))
+
+    def row(**options):
+        return list(paper_tasks(distiller, windows, **options).rows(["ehed"], ["random_distillation"]))[2]
+
+    first, again, other = (row(conditioning="survival", generator_seed=seed) for seed in (0, 0, 1))
     assert first["ds"] == again["ds"] != other["ds"]
     assert first["solver_options"] == "num_draws=4" and first["conditioning"] == "survival"
     assert first["num_sequences"] == len(np.unique(windows.sequence_index))
-    (paper,) = evaluate_solvers(distiller, windows, question, conditioning="paper")
-    assert paper["conditioning"] == "paper" and paper["ds"] != first["ds"]
+    assert row()["conditioning"] == "paper" and row()["ds"] != first["ds"]
 
 
 def test_a_distiller_beside_recency_by_hand(by_hand):
-    row = evaluate_distiller(*by_hand, model="fixed")
+    (row,) = paper_tasks(*by_hand, stamp={"model": "fixed"}).rows(["distiller"])
     expected = {
         "ds": 1.0,
         "size": 2.0,
@@ -148,7 +141,7 @@ def test_a_distiller_beside_recency_by_hand(by_hand):
 def test_a_distiller_that_distils_nothing_still_has_a_row(by_hand):
     distiller, windows = by_hand
     nothing = FixedDistiller(distiller.mtpp, [[False] * 3] * 3, windows.sequences.id2label)
-    row = evaluate_distiller(nothing, windows)
+    row = paper_tasks(nothing, windows).distiller_row()
     assert row["last_k_share"] is None and row["size"] == 0.0 and row["is_last_k"] == 1.0
     json.dumps(row, allow_nan=False)
 
@@ -163,7 +156,8 @@ def test_only_rows_that_are_not_cached_are_computed(by_hand, monkeypatch):
         return kept.get((key["task"], key.get("solver"), key.get("generator_seed")))
 
     def run(*solvers, **options):
-        rows = list(evaluate_windows(*by_hand, ["emhd", "distiller"], solvers, cache=cache, data="toy", **options))
+        tasks = paper_tasks(*by_hand, cache=cache, stamp={"data": "toy"}, **options)
+        rows = list(tasks.rows(["emhd", "distiller"], solvers))
         for row in rows:
             kept[row["task"], row.get("solver"), row.get("generator_seed")] = row
         return [(row["task"], row.get("solver")) for row in rows]
@@ -178,21 +172,6 @@ def test_only_rows_that_are_not_cached_are_computed(by_hand, monkeypatch):
     assert asked == ["recency", "greedy_search"]
 
 
-def test_unknown_tasks_and_solvers_are_answered_with_the_known_ones(by_hand):
-    with pytest.raises(ValueError, match="task must be one of ehed, emhd; got 'x'"):
-        next(evaluate_solvers(*by_hand, [("x", "recency")]))
-    with pytest.raises(ValueError, match="solver must be one of .*greedy_search.*; got 'x'"):
-        next(evaluate_solvers(*by_hand, [("ehed", "x")]))
-    with pytest.raises(ValueError, match="task must be one of distiller, ehed, emhd, case_study; got 'mtpp'"):
-        next(evaluate_windows(*by_hand, ["mtpp"]))
-
-
-def test_windows_of_other_marks_are_refused(by_hand, events):
-    windows = make_windows(events, future=2, history=3)
-    with pytest.raises(ValueError, match="3 marks the distiller knows .*; theirs are 6"):
-        distiller_answers(by_hand[0], windows)
-
-
 def test_marks_of_the_same_names_are_renumbered_and_others_left():
     sequences = EventSequences.from_lists([[1.0, 2.0, 3.0]], [[0, 1, 2]], id2label={0: "a", 1: "b", 2: "c"})
     ours = renumber_marks(sequences, {0: "c", 1: "a", 2: "b"})
@@ -203,9 +182,9 @@ def test_marks_of_the_same_names_are_renumbered_and_others_left():
 def test_a_case_study_reads_the_masks_of_neighbouring_windows(events):
     mtpp = helpers.PoissonMTPP([1.0] * 6)
     distiller = FixedDistiller(mtpp, np.tile(np.arange(7) >= 4, (6, 1)), events.id2label)
-    row = evaluate_case_study(distiller, make_windows(events, future=4, history=7), data="toy")
+    (row,) = paper_tasks(distiller, make_windows(events, future=4, history=7)).rows(["case_study"])
     # Always the last three: each slide takes the new event and lets go of the oldest of them.
     assert row["length_pdf"][3] == 1.0 and row["adds_one"] == 1.0 and row["run_length"] == 1.0
     assert row["added"] == row["ejected"] == [0, row["num_slides"]]
-    assert row["task"] == "case_study" and row["data"] == "toy"
+    assert row["task"] == "case_study"
     assert {mark["label"] for mark in row["mark_shares"]} <= set(events.id2label.values())

@@ -1,9 +1,5 @@
-"""Pages in a real browser: nothing is fetched, nothing is complained about, and everything can be done by keyboard.
+"""Pages in a real browser: nothing is fetched, nothing is complained about, and everything can be done by keyboard."""
 
-Playwright drives the system's Chromium; where either is missing, these tests are skipped.
-"""
-
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -12,13 +8,6 @@ import pytest
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.present.report import draw_windows, report_html
 from explanations import HOSTILE, MARKS, made
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: install it to test pages"),
-]
 
 CALIBRATION = [
     {"model": name, "nll": nll, "time_nll": 1.0, "mark_nll": nll - 1, "ks": 0.05, "num_events": 60}
@@ -29,66 +18,34 @@ CALIBRATION = [
 
 def report(explanations, marks, title="A report"):
     """A report of explanations made by hand, one sequence each."""
-    events = EventSequences.from_lists(
-        [np.arange(len(one.history) + len(one.future)) for one in explanations],
-        [np.zeros(len(one.history) + len(one.future), int) for one in explanations],
-        id2label=dict(enumerate(marks)),
-    )
+    times = [np.arange(len(one.history) + len(one.future)) for one in explanations]
+    events = EventSequences.from_lists(times, [0 * one for one in times], id2label=dict(enumerate(marks)))
     windows = draw_windows(events, len(explanations[0].future), 10**4, len(explanations))
     return report_html(events, windows, explanations, CALIBRATION, title=title)
 
 
-def varied():
-    """Twelve explanations that differ in size, mark, status and recency."""
-    found = []
-    for number in range(12):
-        one = made(7 + number, 4, marks=MARKS if number % 2 else MARKS[:3], seq_id=f"user {number:02d}")
-        if number == 3:
-            one = replace(one, status="explains_nothing", dppl_empty=0.2)
-        if number == 4:
-            one = replace(one, distill_mask=(False,) * 9 + (True,) * 2)
-        if number == 5:
-            one = replace(one, intensity=None, curve=None)
-        found.append(one)
-    return found
-
-
 @pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
+def varied_report():
+    """A report of twelve explanations that differ in size, mark, status and recency."""
+    changes = {3: {"status": "explains_nothing", "dppl_empty": 0.2}, 5: {"intensity": None, "curve": None}}
+    changes[4] = {"distill_mask": (False,) * 9 + (True,) * 2}
+    users = [
+        made(7 + number, 4, marks=MARKS if number % 2 else MARKS[:3], seq_id=f"user {number:02d}")
+        for number in range(12)
+    ]
+    return report([replace(one, **changes.get(number, {})) for number, one in enumerate(users)], MARKS)
 
 
 @pytest.fixture
-def visit(browser, tmp_path):
-    """Opens the text of a page; at the end nothing may have been fetched, refused or complained about."""
-    seen, contexts = [], []
+def visit(open_page, tmp_path):
+    """Opens the text of a page."""
 
-    def open_page(text, *, width=1280, height=900, scheme="light"):
+    def opened(text, **options):
         file = tmp_path / "page.html"
         file.write_text(text, encoding="utf-8")
-        size = {"width": width, "height": height}
-        context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(15_000)
-        page.on("console", lambda message: seen.append(f"console {message.type}: {message.text}"))
-        page.on("pageerror", lambda error: seen.append(f"error: {error}"))
-        page.on("request", lambda request: seen.append(request.url) if request.url != file.as_uri() else None)
-        page.goto(file.as_uri())
-        return page
+        return open_page(file.as_uri(), **options)
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert seen == []
-
-
-@pytest.fixture(scope="module")
-def varied_report():
-    return report(varied(), MARKS)
+    return opened
 
 
 def names(page):
@@ -100,28 +57,34 @@ def tip(page):
 
 
 def focused(page):
-    """Tag and id, or text, of what has the focus."""
-    return page.evaluate(
-        "(() => { const e = document.activeElement; return e.id || e.textContent.trim().slice(0, 30) || e.tagName })()"
-    )
+    """Id, text or tag of what has the focus."""
+    named = "const e = document.activeElement; return e.id || e.textContent.trim().slice(0, 30) || e.tagName"
+    return page.evaluate(f"(() => {{ {named} }})()")
+
+
+def title(page):
+    return page.locator("#detail-title").inner_text()
 
 
 # --- the report
 
 
-def test_a_report_draws_everything(visit, varied_report):
+def test_a_report_draws_everything_at_any_width(visit, varied_report):
     page = visit(varied_report)
     assert page.title() == "A report"
     for chart in ("calibration", "sizes", "reach", "marks"):
         drawing = page.locator(f"#{chart}-chart svg[role=img]")
         assert drawing.count() == 1 and len(drawing.get_attribute("aria-label")) > 20
         assert drawing.bounding_box()["height"] > 100
-    assert page.locator("#window-chart .dot").count() == 11
-    assert page.locator("#window-chart .dot.distilled").count() == 2
-    assert page.locator("#window-chart .curve").count() == 4  # with and without, in the past and the future
-    assert page.locator("#tradeoff-chart svg").count() == 1
-    assert page.locator("#detail-title").inner_text() == "Sequence user 00"
+    # The curves: with and without, in the past and the future.
+    for part, count in (("window-chart .dot", 11), ("window-chart .dot.distilled", 2), ("window-chart .curve", 4)):
+        assert page.locator(f"#{part}").count() == count, part
+    assert page.locator("#tradeoff-chart svg").count() == 1 and title(page) == "Sequence user 00"
     assert page.locator("#detail-text p").first.inner_text().startswith("2 of 7 past events explain")
+    for width in (320, 390, 800, 1600):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function("document.querySelector('#window-chart svg').clientWidth <= innerWidth")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
 
 
 def test_explanations_are_filtered_sorted_and_searched(visit, varied_report):
@@ -134,16 +97,13 @@ def test_explanations_are_filtered_sorted_and_searched(visit, varied_report):
     assert names(page) == [] and page.locator("#none-found").is_visible()
     page.get_by_role("button", name="Reset").click()
     assert len(names(page)) == 12 and page.locator("#none-found").is_hidden()
-    page.select_option("#status", "explains_nothing")
-    assert names(page) == ["Sequence user 03"]
-    page.select_option("#status", "")
-    page.select_option("#recency", "recent")
-    assert names(page) == ["Sequence user 04"]
-    page.select_option("#recency", "")
-    page.select_option("#sort", "most")
-    assert names(page)[0] == "Sequence user 11"
-    page.select_option("#sort", "fewest")
-    assert names(page)[0] == "Sequence user 00"
+    for control, value, user in (("#status", "explains_nothing", "03"), ("#recency", "recent", "04")):
+        page.select_option(control, value)
+        assert names(page) == [f"Sequence user {user}"]
+        page.select_option(control, "")
+    for order, user in (("most", "11"), ("fewest", "00")):
+        page.select_option("#sort", order)
+        assert names(page)[0] == f"Sequence user {user}"
     page.select_option("#mark", label="ticket")
     shown = names(page)
     assert 0 < len(shown) < 12 and all(int(name[-2:]) % 2 for name in shown)  # only odd ones have tickets
@@ -153,20 +113,20 @@ def test_an_explanation_opens_by_click_by_step_and_by_address(visit, varied_repo
     page = visit(varied_report)
     assert page.locator("#previous").is_disabled()
     page.locator("#explanations-list a").nth(2).click()
-    assert page.locator("#detail-title").inner_text() == "Sequence user 02"
+    assert title(page) == "Sequence user 02"
     assert page.url.endswith("#explanation-3") and focused(page) == "detail-title"
     assert page.locator("#explanations-list a[aria-current]").count() == 1
     page.locator("#next").click()
-    assert page.locator("#detail-title").inner_text() == "Sequence user 03"
+    assert title(page) == "Sequence user 03"
     page.locator("#previous").click()
     page.locator("#previous").click()
-    assert page.locator("#detail-title").inner_text() == "Sequence user 01"
+    assert title(page) == "Sequence user 01"
     page.evaluate("location.hash = '#explanation-12'")
     page.wait_for_function("document.getElementById('detail-title').textContent === 'Sequence user 11'")
     assert page.locator("#next").is_disabled()
     page.fill("#search", "user 05")  # steps stay within what is shown
     page.locator("#next").click()
-    assert page.locator("#detail-title").inner_text() == "Sequence user 05"
+    assert title(page) == "Sequence user 05"
     assert page.locator("#tradeoff-chart").is_hidden() and page.locator("#window-chart .curve").count() == 0
 
 
@@ -183,9 +143,8 @@ def test_what_removing_does_can_be_seen(visit, varied_report):
     before = page.locator("#window-chart .curve.whole").first.get_attribute("d")
     page.check("#logarithmic")
     assert page.locator("#window-chart .curve.whole").first.get_attribute("d") != before
-    page.locator("#first-events").focus()
     for _ in range(2):
-        page.keyboard.press("ArrowRight")
+        page.locator("#first-events").press("ArrowRight")
     assert page.locator("output").inner_text() == "4 events: 76% explained"
     assert page.locator("#window-chart .dot.first").count() == 4
 
@@ -220,24 +179,16 @@ def test_all_of_it_works_by_keyboard(visit, varied_report):
     assert places == sorted(places)
     # In the list, arrows move and Enter opens.
     page.locator("#explanations-list a").first.focus()
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("End")
-    page.keyboard.press("ArrowUp")
-    page.keyboard.press("Enter")
-    assert page.locator("#detail-title").inner_text() == "Sequence user 10" and focused(page) == "detail-title"
+    for key in ("ArrowDown", "End", "ArrowUp", "Enter"):
+        page.keyboard.press(key)
+    assert title(page) == "Sequence user 10" and focused(page) == "detail-title"
     # In the picture, left and right go through all events, up and down through the distilled ones.
     chart = page.get_by_role("slider", name="Events of this window")
     chart.focus()
     assert tip(page)[0] == chart.get_attribute("aria-valuetext").split(", ")[0]
-    page.keyboard.press("Home")
-    assert chart.get_attribute("aria-valuenow") == "1" and "left in the history" in chart.get_attribute(
-        "aria-valuetext"
-    )
-    page.keyboard.press("ArrowDown")
-    assert chart.get_attribute("aria-valuenow") == "3" and "distilled" in chart.get_attribute("aria-valuetext")
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("End")
-    assert chart.get_attribute("aria-valuenow") == "21" and "what followed" in chart.get_attribute("aria-valuetext")
+    for key, now, text in (("Home", "1", "left in"), ("ArrowDown", "3", "distilled"), ("End", "21", "what followed")):
+        page.keyboard.press(key)
+        assert chart.get_attribute("aria-valuenow") == now and text in chart.get_attribute("aria-valuetext")
     page.keyboard.press("Escape")
     assert page.locator(".tip").is_hidden()
 
@@ -262,9 +213,8 @@ def test_a_screen_reader_finds_landmarks_headings_and_names(visit, varied_report
     rows = page.locator("#events-table tbody tr")
     rows.first.wait_for()
     assert rows.count() == 11 and rows.nth(2).locator("td").all_inner_texts()[1:4] == ["2.5 h", "alert", "distilled"]
-    assert page.evaluate("new Set([...document.querySelectorAll('[id]')].map((e) => e.id)).size") == page.evaluate(
-        "document.querySelectorAll('[id]').length"
-    )
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((e) => e.id)")
+    assert len(ids) == len(set(ids))
 
 
 def luminance(colour):
@@ -286,21 +236,14 @@ def test_text_and_shapes_stand_out_in_light_and_dark(visit, varied_report, schem
 
     ground = style("body", "backgroundColor")
     assert (ground > 0.5) == (scheme == "light")
-    for selector in ("body", ".soft", "nav a", "label"):
-        assert contrast(ground, style(selector, "color")) >= 4.5, selector
-    assert contrast(ground, style("svg .tick", "fill")) >= 4.5
-    for selector, name in ((".dot.distilled", "fill"), (".dot.left", "stroke"), (".dot.future", "fill")):
-        assert contrast(ground, style(f"#window-chart {selector}", name)) >= 3, selector
-    for selector in (".curve.whole", ".curve.without"):
-        assert contrast(ground, style(f"#window-chart {selector}", "stroke")) >= 3, selector
-
-
-def test_nothing_runs_out_of_the_page_at_any_width(visit, varied_report):
-    page = visit(varied_report)
-    for width in (320, 390, 800, 1600):
-        page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_function("document.querySelector('#window-chart svg').clientWidth <= innerWidth")
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+    for least, name, selectors in (
+        (4.5, "color", ("body", ".soft", "nav a", "label")),
+        (4.5, "fill", ("svg .tick",)),
+        (3, "fill", ("#window-chart .dot.distilled", "#window-chart .dot.future")),
+        (3, "stroke", ("#window-chart .dot.left", "#window-chart .curve.whole", "#window-chart .curve.without")),
+    ):
+        for selector in selectors:
+            assert contrast(ground, style(selector, name)) >= least, selector
 
 
 # --- names and sizes
@@ -327,10 +270,8 @@ def test_the_worst_names_are_shown_and_never_run(visit):
 
 
 def test_should_a_script_ever_get_in_the_policy_stops_it(browser, tmp_path, varied_report):
-    broken = varied_report.replace(
-        "<h1>", "<script>window.stolen = true</script><img src='https://example.org/x'><h1>"
-    )
-    assert broken != varied_report
+    thief = "<script>window.stolen = true</script><img src='https://example.org/x'>"
+    broken = varied_report.replace("<h1>", f"{thief}<h1>")
     (tmp_path / "broken.html").write_text(broken, encoding="utf-8")
     page, failed = browser.new_page(), []
     page.on("requestfailed", lambda request: failed.append(request.failure))
@@ -357,12 +298,10 @@ def test_windows_of_any_size_are_drawn(visit, size, num_marks, moments):
     assert "NaN" not in drawn and "Infinity" not in drawn and "undefined" not in drawn
 
 
-def test_events_at_one_moment_are_drawn_and_counted(visit):
-    explanation = made(5, 2, marks=("alert",), has_intensity=False)
-    tied = [
-        tuple(event._replace(time=1.0) for event in events) for events in (explanation.history, explanation.future)
-    ]
-    page = visit(replace(explanation, history=tied[0], future=tied[1]).to_html())
+def test_events_at_the_same_time_are_drawn_and_counted(visit):
+    one = made(5, 2, marks=("alert",), has_intensity=False)
+    history, future = (tuple(event._replace(time=1.0) for event in events) for events in (one.history, one.future))
+    page = visit(replace(one, history=history, future=future).to_html())
     assert page.locator("#window-chart .several").all_text_contents() == ["5x", "2x"]
     assert "NaN" not in page.locator("#window-chart svg").evaluate("(e) => e.outerHTML")
 

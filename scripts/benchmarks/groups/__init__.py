@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ehd_hf.data.windows import load_windows
 from ehd_hf.explain.many import keep_freed_memory
+from ehd_hf.models.window import Window
 
 Row = dict[str, Any]
-Window = tuple[Tensor, Tensor, Tensor, int]  # times, marks, mask (B, T) and how many of the last are the future
-# StackOverflow is not part of the package: a folder of scripts/prepare_windows.py.
+# StackOverflow is not part of the package: a folder written by `ehd-hf data windows`.
 STACKOVERFLOW = Path(os.environ.get("EHD_HF_DATA", Path(__file__).resolve().parents[3] / "data" / "stackoverflow"))
 
 
@@ -42,8 +41,8 @@ def time_interleaved(calls: Sequence[Callable[[], Any]], repeats: int, least_sec
 
 
 def summarize(figure: str, values: Sequence[float] | np.ndarray, target: str | None = None, **more: Any) -> Row:
-    """A row of a figure from its value in each repeat; `more` is what else it says: the `data` it was measured on; for
-    a plot, the `axis`, the `x` on it, the `series` of points, and the `unit` of the median, which is the y."""
+    """A row of a figure from its value in each repeat. `more`: the `data` it was measured on; for a plot, the `axis`,
+    the `x` on it, the `series` of points, and the `unit` of the median, which is the y."""
     values = [float(value) for value in values]
     return {
         "figure": figure,
@@ -63,7 +62,7 @@ def real_windows(history: int, future: int, number: int) -> tuple[Window, str]:
         return random_windows(history, future, number), "random events"
     windows = load_windows(STACKOVERFLOW, f"{future}-{history}", split="test")
     times, marks = windows.gather(np.linspace(0, len(windows) - 1, number).astype(int))
-    return (times, marks, torch.ones_like(marks, dtype=torch.bool), future), "StackOverflow test"
+    return Window(times, marks, torch.ones_like(marks, dtype=torch.bool), future), "StackOverflow test"
 
 
 def random_windows(history: int, future: int, number: int, num_marks: int = 22) -> Window:
@@ -72,4 +71,4 @@ def random_windows(history: int, future: int, number: int, num_marks: int = 22) 
     shape = (number, history + future)
     times = torch.empty(shape, dtype=torch.float64).exponential_(generator=generator).cumsum(1)
     marks = torch.randint(num_marks, shape, generator=generator)
-    return times, marks, torch.ones(shape, dtype=torch.bool), future
+    return Window(times, marks, torch.ones(shape, dtype=torch.bool), future)

@@ -19,22 +19,18 @@ from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.perplexity import keep_gradient, log_perplexity, log_perplexity_of_masks
 from ehd_hf.models.ranking import RankingDistillerModel
 from ehd_hf.models.rebuild import select
+from ehd_hf.models.window import Window
 from groups import Row, summarize, time_interleaved
 
 HISTORY, FUTURE = 40, 15
 Batch = dict[str, Tensor]
 
 
-def make_distiller(num_marks: int, rebuilder: str = "select") -> EHDDistillerModel:
+def make_distiller(kind: type[Any] = EHDDistillerModel, **options: Any) -> Any:
+    """An untrained distiller of 6 marks."""
     torch.manual_seed(0)
-    mtpp = FullyNNModel(FullyNNConfig(num_marks=num_marks))
-    return EHDDistillerModel.from_mtpp(mtpp, history=HISTORY, future=FUTURE, rebuilder=rebuilder)
-
-
-def make_ranking(num_marks: int) -> RankingDistillerModel:
-    torch.manual_seed(0)
-    mtpp = FullyNNModel(FullyNNConfig(num_marks=num_marks))
-    return RankingDistillerModel.from_mtpp(mtpp, history=HISTORY, future=FUTURE)
+    mtpp = FullyNNModel(FullyNNConfig(num_marks=6))
+    return kind.from_mtpp(mtpp, history=HISTORY, future=FUTURE, **options)
 
 
 def make_store() -> WindowStore:
@@ -45,6 +41,10 @@ def make_store() -> WindowStore:
 def make_batch(size: int) -> Batch:
     windows = make_store()
     return windows.__getitems__(np.linspace(0, len(windows) - 1, size).astype(int))
+
+
+def window_of(batch: Batch) -> Window:
+    return Window(batch["times"], batch["marks"], batch["mask"], FUTURE)
 
 
 def looped_rebuild(times: Tensor, marks: Tensor, embeddings: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,29 +77,30 @@ def looped_rebuild(times: Tensor, marks: Tensor, embeddings: Tensor, keep: Tenso
     )
 
 
+def rebuilt_windows(model: DistillerModel, window: Window, keep: Tensor) -> Iterator[Window]:
+    """One window with the events of each mask (S, 1, L) alone, by `looped_rebuild`."""
+    history = [each[:, : window.num_history] for each in (window.times, window.marks)]
+    embeddings = model.mtpp.encoder.mark_embedding(history[1])
+    intervals, marks, _ = looped_rebuild(*history, embeddings, keep)
+    for sample, gate in enumerate(keep[:, 0]):
+        count = int((gate > 0.5).sum())
+        times = torch.cat([intervals[sample, :, :count].cumsum(-1), window.times[:, window.num_history :]], 1)
+        kept = torch.cat([marks[sample, :, :count], window.marks[:, window.num_history :]], 1)
+        yield Window(times, kept, torch.ones_like(kept, dtype=torch.bool), window.num_future)
+
+
 def one_at_a_time_step(model: EHDDistillerModel, batch: Batch) -> float:
     """A training step the plain way: one window after the other, its masks rebuilt in a loop, each then scored."""
-    config, total = model.config, 0.0
-    for row in range(len(batch["times"])):
-        times, marks, mask = (batch[name][row : row + 1] for name in ("times", "marks", "mask"))
-        samples = sample_masks(model.history_logits(times, marks, mask, FUTURE), config.num_mask_samples, config.tau)
-        keep = 1 - samples  # (S, 1, L)
-        embeddings = model.mtpp.encoder.mark_embedding(marks[:, :HISTORY])
-        intervals, kept_marks, _ = looped_rebuild(times[:, :HISTORY], marks[:, :HISTORY], embeddings, keep)
-        full = log_perplexity(model.mtpp, times, marks, mask, FUTURE)
-        losses = []
-        for sample in range(len(keep)):
-            count = int((keep[sample, 0] > 0.5).sum())
-            history = intervals[sample, :, :count].cumsum(-1)
-            whole = (
-                torch.cat([history, times[:, HISTORY:]], 1),
-                torch.cat([kept_marks[sample, :, :count], marks[:, HISTORY:]], 1),
-            )
-            left = log_perplexity(model.mtpp, *whole, torch.ones_like(whole[1], dtype=torch.bool), FUTURE)
-            losses.append((full - left - np.log(config.epsilon)).clamp(min=0))
+    config, total, windows = model.config, 0.0, window_of(batch)
+    for row in range(len(windows.times)):
+        window = windows.rows(torch.tensor([row]))
+        samples = sample_masks(model.history_logits(window), config.num_mask_samples, config.tau)  # (S, 1, L)
+        full = log_perplexity(model.mtpp, window)
+        left = [log_perplexity(model.mtpp, rebuilt) for rebuilt in rebuilt_windows(model, window, 1 - samples)]
+        losses = [(full - each - np.log(config.epsilon)).clamp(min=0) for each in left]
         loss = torch.stack(losses).mean() + config.alpha * samples.mean()
         loss.backward()
-        total += float(loss.detach()) / len(batch["times"])
+        total += float(loss.detach()) / len(windows.times)
     return total
 
 
@@ -121,20 +122,20 @@ def training_step(model: DistillerModel, fetch: Callable[[], Batch]) -> Callable
 
 
 def bare_network(model: DistillerModel, batch: Batch) -> Callable[[], DistillerModel]:
-    """The distiller's own network, forward and backward; what it reads of the MTPP is known. Returns the network."""
-    window = (batch["times"], batch["marks"], batch["mask"], FUTURE)
+    """The distiller's own network, forward and backward, with cached inputs from the MTPP. Returns the network."""
     network: Any = copy.deepcopy(model)
+    window = window_of(batch)
     if isinstance(network, RankingDistillerModel):
-        levels = torch.tensor(network.config.gate_levels)[:, None, None].expand(-1, *batch["times"][:, :HISTORY].shape)
-        slopes = network._slopes(*window, levels)
+        levels = torch.tensor(network.config.gate_levels)[:, None, None].expand(-1, *window.history.shape)
+        slopes = network._slopes(window, levels)
         network._slopes = lambda *_: slopes  # as many prefixes as levels, so it serves both passes
 
     def step() -> DistillerModel:
         network.zero_grad(set_to_none=True)
         if isinstance(network, RankingDistillerModel):
-            torch.stack(network._scores_of_passes(*window)).square().sum().backward()
+            torch.stack(network._scores_of_passes(window)).square().sum().backward()
         else:
-            network.history_logits(*window).square().sum().backward()
+            network.history_logits(window).square().sum().backward()
         return network
 
     return step
@@ -147,24 +148,26 @@ def bare_mtpp(model: EHDDistillerModel, batch: Batch) -> Callable[[], None]:
     times, marks, mask = (batch[name].repeat(samples, 1) for name in ("times", "marks", "mask"))
     if model.config.rebuilder == "gate":
         inputs: Any = (times, marks, mask)
-        leaves, how = {"keep": keep}, {"num_last": FUTURE}
+        leaves, options = {"keep": keep}, {"num_last": FUTURE}
     else:
         rebuilt, weights = select(times, marks, mask, torch.cat([keep, torch.ones(len(keep), FUTURE)], dim=1))
         inputs = (rebuilt.times.requires_grad_(), rebuilt.marks, rebuilt.mask)
-        leaves, how = {"mark_weights": weights}, {"positions": keep.sum(1, keepdim=True).long() + torch.arange(FUTURE)}
+        leaves, options = (
+            {"mark_weights": weights},
+            {"positions": keep.sum(1, keepdim=True).long() + torch.arange(FUTURE)},
+        )
 
     def step() -> None:
         fresh = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
-        model.mtpp.event_log_prob(*inputs, **fresh, **how).log_prob.sum().backward()
+        model.mtpp.event_log_prob(*inputs, **fresh, **options).log_prob.sum().backward()
 
     return step
 
 
 def bare_slopes(model: RankingDistillerModel, batch: Batch) -> Callable[[], None]:
     """The slopes of dppl that a step reads: as many settings of the gates, forward and backward."""
-    window = (batch["times"], batch["marks"], batch["mask"], FUTURE)
     gates = torch.rand(model.num_evaluations, len(batch["times"]), HISTORY)
-    return lambda: keep_gradient(model.mtpp, *window, gates, conditioning=model.config.conditioning)
+    return lambda: keep_gradient(model.mtpp, window_of(batch), gates, conditioning=model.config.conditioning)
 
 
 def bare_masks(model: RankingDistillerModel, batch: Batch) -> Callable[[], None]:
@@ -172,20 +175,16 @@ def bare_masks(model: RankingDistillerModel, batch: Batch) -> Callable[[], None]
     masks: list[Tensor] = []
     watched: Any = copy.deepcopy(model)
 
-    def watch(window: Any, kept: Tensor) -> Tensor:
-        masks.extend([window[2][None, :, :HISTORY], kept])  # the whole history too: dppl compares with it
+    def watch(window: Window, kept: Tensor) -> Tensor:
+        masks.extend([window.history[None], kept])  # the whole history too: dppl compares with it
         return model._drops(window, kept)
 
     watched._drops = watch
     watched(**batch)
-    kept = torch.cat(masks)  # (P, B, L)
-    rows = torch.arange(len(batch["times"])).repeat(len(kept))
-    window = (batch["times"], batch["marks"], batch["mask"], FUTURE)
-
-    def evaluate() -> None:
-        log_perplexity_of_masks(model.mtpp, *window, kept.flatten(0, 1), rows, conditioning=model.config.conditioning)
-
-    return evaluate
+    kept = torch.cat(masks).flatten(0, 1)  # (P B, L)
+    rows = torch.arange(len(batch["times"])).repeat(len(kept) // len(batch["times"]))
+    options = {"conditioning": model.config.conditioning}
+    return lambda: log_perplexity_of_masks(model.mtpp, window_of(batch), kept, rows, **options)
 
 
 def measure(repeats: int, size: int = 128) -> Iterator[Row]:
@@ -197,9 +196,9 @@ def measure(repeats: int, size: int = 128) -> Iterator[Row]:
         return store.__getitems__(torch.randint(len(store), (size,), generator=generator))
 
     for name, model in (
-        ("the paper's distiller, select", make_distiller(6)),
-        ("the paper's distiller, gate", make_distiller(6, "gate")),
-        ("the ranking distiller", make_ranking(6)),
+        ("the paper's distiller, select", make_distiller()),
+        ("the paper's distiller, gate", make_distiller(rebuilder="gate")),
+        ("the ranking distiller", make_distiller(RankingDistillerModel)),
     ):
         model.train()
         parts = [bare_network(model, batch)]
@@ -213,7 +212,7 @@ def measure(repeats: int, size: int = 128) -> Iterator[Row]:
         yield summarize(f"training step, {name}: share of its network in the bare parts", network / bare)
         yield summarize(f"training step, {name}: share of data", fetching / (fetching + step), "< 0.03")
         yield summarize(f"windows per second in training, {name} (batch {size})", size / (fetching + step))
-    model = make_distiller(6).train()
+    model = make_distiller().train()
     calls = [lambda: one_at_a_time_step(model, few), training_step(model, lambda: batch)]
     plain, ours = time_interleaved(calls, repeats).T
     yield summarize(

@@ -66,9 +66,7 @@ def select_with_embeddings(
 def measure(repeats: int, size: int = 512, samples: int = 4) -> Iterator[Row]:
     torch.manual_seed(0)
     model = FullyNNModel(FullyNNConfig(num_marks=22)).eval()
-    encoder = model.encoder
-    times, marks, mask, _ = random_windows(HISTORY, FUTURE, size)
-    times = times.float()
+    encoder, window = model.encoder, random_windows(HISTORY, FUTURE, size).to(torch.float32)
     features = torch.rand(size, HISTORY + FUTURE, 3)
     hard = (torch.rand(size, HISTORY) > 0.5).float()
     soft = torch.rand(size, HISTORY)
@@ -80,28 +78,26 @@ def measure(repeats: int, size: int = 512, samples: int = 4) -> Iterator[Row]:
         return looped_states(encoder, features, marks, keep)
 
     with torch.no_grad():
-        calls = [lambda: fused(features, marks, None), lambda: encoder(features, marks, None)]
+        calls = [lambda: fused(features, window.marks, None), lambda: encoder(features, window.marks, None)]
         theirs, ours = time_interleaved(calls, repeats).T
     yield summarize("recurrence, forward: torch's fused LSTM / ours", theirs / ours)
-    calls = [with_gradients(each, features, marks, None) for each in (fused, encoder)]
+    calls = [with_gradients(each, features, window.marks, None) for each in (fused, encoder)]
     theirs, ours = time_interleaved(calls, repeats).T
     yield summarize("recurrence, forward and backward: torch's fused LSTM / ours", theirs / ours)
-    calls = [with_gradients(each, features, marks, soft) for each in (looped, encoder)]
+    calls = [with_gradients(each, features, window.marks, soft) for each in (looped, encoder)]
     theirs, gated = time_interleaved(calls, repeats).T
     yield summarize("gradient in the gates: autograd through a loop / ours", theirs / gated)
     keep = (torch.rand(samples, size, HISTORY) > 0.5).float()
-    history = (times[:, :HISTORY], marks[:, :HISTORY])
+    history = window.times[:, :HISTORY], window.marks[:, :HISTORY]
     with torch.no_grad():
         calls = [
             lambda: looped_rebuild(*history, encoder.mark_embedding(history[1]), keep),
-            lambda: select_with_embeddings(encoder, *history, mask[:, :HISTORY], keep),
+            lambda: select_with_embeddings(encoder, *history, window.history, keep),
         ]
         theirs, ours = time_interleaved(calls, repeats).T
         yield summarize(f"rebuild of {samples} masks a window: loop / one sort and gather", theirs / ours)
-        window = (times, marks, mask, FUTURE, hard)
-        calls = [
-            lambda how=how: log_perplexity(model, *window, rebuilder=how) for how in ("gate", "select", "compact")
-        ]
+        rebuilders = ("gate", "select", "compact")
+        calls = [lambda name=name: log_perplexity(model, window, hard, rebuilder=name) for name in rebuilders]
         gate, chosen, compact = time_interleaved(calls, repeats).T
     yield summarize("log perplexity of half a history: gate / compaction", gate / compact)
     yield summarize("log perplexity of half a history: the paper's selection / compaction", chosen / compact)

@@ -41,10 +41,10 @@ EXPLAIN = """
 import torch
 torch.set_num_threads(int(sys.argv[3]))
 from ehd_hf.explain.explainer import EHDDistiller
-from ehd_hf.explain.many import explain_to_parquet
-explainer = EHDDistiller.from_pretrained(sys.argv[4])
+from ehd_hf.explain.many import Work, explain_many
+explainer, work = EHDDistiller.from_pretrained(sys.argv[4]), Work(**json.loads(sys.argv[6]))
 began = time.perf_counter()
-done = explain_to_parquet(explainer, sys.argv[1], sys.argv[2], **json.loads(sys.argv[5]))
+done = explain_many(explainer, sys.argv[1], sys.argv[2], refine=sys.argv[5], work=work)
 print(json.dumps({"seconds": time.perf_counter() - began, "peak": peak(), "windows": done.windows}))
 """
 STORE = """
@@ -65,8 +65,9 @@ order = np.random.default_rng(0).permutation(len(store))[: 256 * 1000]
 for first in range(0, len(order), 256):
     store.__getitems__(order[first : first + 256])
 rate = len(order) / (time.perf_counter() - built)
-found = {"seconds": built - began, "peak": peak(), "added": peak() - before}
-print(json.dumps(found | {"windows": len(store), "rate": rate}))
+print(json.dumps({
+    "seconds": built - began, "peak": peak(), "added": peak() - before, "windows": len(store), "rate": rate
+}))
 """
 
 
@@ -98,24 +99,24 @@ def run(code: str, *arguments: Any) -> dict[str, Any]:
 
 def explaining(num_windows: int, model: str = MODEL, refine: str = "prefix") -> Iterator[Row]:
     """A thousandth of the windows, a hundredth, a tenth, all of them: the memory should be the same."""
-    threads, how = torch.get_num_threads(), {"none": "argmax", "prefix": "prefix certificates"}[refine]
+    threads, kind = torch.get_num_threads(), {"none": "argmax", "prefix": "prefix certificates"}[refine]
     with tempfile.TemporaryDirectory() as folder:
         for count in filter(None, (num_windows // part for part in (1000, 100, 10, 1))):
             source, out = Path(folder, f"{count}.parquet"), Path(folder, str(count))
             write_windows(source, count)
-            found = run(EXPLAIN, source, out, threads, model, json.dumps({"refine": refine}))
+            measured = run(EXPLAIN, source, out, threads, model, refine, "{}")
             yield summarize(
-                f"peak memory of explaining {count:,} windows from Parquet ({how}), GB",
-                [found["peak"] / 1e9],
+                f"peak memory of explaining {count:,} windows from Parquet ({kind}), GB",
+                [measured["peak"] / 1e9],
                 "< 1.5" if count == num_windows else None,
-                **{"axis": "windows", "x": count, "series": how, "unit": "peak memory, GB"},
+                **{"axis": "windows", "x": count, "series": kind, "unit": "peak memory, GB"},
             )
-        yield summarize(f"windows explained per second, Parquet to Parquet ({how})", [count / found["seconds"]])
+        yield summarize(f"windows explained per second, Parquet to Parquet ({kind})", [count / measured["seconds"]])
         if refine == "none":
             return
         # A process that has no file to write only reads.
-        alone = json.dumps({"rank": 10**9 - 1, "world_size": 10**9, "refine": refine})
-        reading = run(EXPLAIN, source, Path(folder, "reading"), threads, model, alone)
+        alone = json.dumps({"rank": 10**9 - 1, "world_size": 10**9})
+        reading = run(EXPLAIN, source, Path(folder, "reading"), threads, model, refine, alone)
         yield summarize("windows read per second by a process of many", [count / reading["seconds"]])
         written = sum(file.stat().st_size for file in out.glob("*.parquet"))
         yield summarize("bytes read per window", [source.stat().st_size / count])
@@ -123,12 +124,12 @@ def explaining(num_windows: int, model: str = MODEL, refine: str = "prefix") -> 
 
 
 def store(num_windows: int) -> Iterator[Row]:
-    found = run(STORE, num_windows, HISTORY, FUTURE)
-    assert found["windows"] >= num_windows
-    yield summarize(f"store of {num_windows:,} windows: seconds to make", [found["seconds"]])
-    yield summarize("store: bytes added per window", [found["added"] / found["windows"]])
-    yield summarize(f"store of {num_windows:,} windows: peak memory of the process, GB", [found["peak"] / 1e9])
-    yield summarize("store: windows read per second, at random, batch 256", [found["rate"]])
+    measured = run(STORE, num_windows, HISTORY, FUTURE)
+    assert measured["windows"] >= num_windows
+    yield summarize(f"store of {num_windows:,} windows: seconds to make", [measured["seconds"]])
+    yield summarize("store: bytes added per window", [measured["added"] / measured["windows"]])
+    yield summarize(f"store of {num_windows:,} windows: peak memory of the process, GB", [measured["peak"] / 1e9])
+    yield summarize("store: windows read per second, at random, batch 256", [measured["rate"]])
 
 
 def measure(repeats: int) -> Iterator[Row]:

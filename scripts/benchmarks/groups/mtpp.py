@@ -19,7 +19,7 @@ def naive_log_prob(
     output of the monotone network, and its intensity one more call of autograd, differentiable if it `learns`."""
     with torch.enable_grad():
         intervals = intervals.detach().requires_grad_()
-        value, _ = model._time_features(intervals)
+        value = model.time_features(intervals)
         floor = torch.zeros_like(value)
         for time_layer, history_layer in zip(model.time_layers, model.history_layers, strict=True):
             history = history_layer(states)

@@ -16,19 +16,13 @@ from groups.memory import EXPLAIN, MODEL, PEAK, write_windows
 
 def seconds_of(source: Path, out: Path, world_size: int, options: dict[str, int], model: str) -> float:
     """Until the slowest of the processes, started together, has written its part; without their start-up."""
-    command = [sys.executable, "-W", "ignore", "-c", PEAK + EXPLAIN, str(source), str(out), "1", model]
-    started = [
-        subprocess.Popen(
-            [*command, json.dumps({**options, "refine": "prefix", "rank": rank, "world_size": world_size})],
-            stdout=-1,
-            text=True,
-        )
-        for rank in range(world_size)
-    ]
-    said = [process.communicate()[0] for process in started]
+    command = [sys.executable, "-W", "ignore", "-c", PEAK + EXPLAIN, str(source), str(out), "1", model, "prefix"]
+    parts = [json.dumps({**options, "rank": rank, "world_size": world_size}) for rank in range(world_size)]
+    started = [subprocess.Popen([*command, part], stdout=subprocess.PIPE, text=True) for part in parts]
+    printed = [process.communicate()[0] for process in started]
     if any(process.returncode for process in started):
-        raise RuntimeError(f"a process failed: {said}")
-    return max(json.loads(text.splitlines()[-1])["seconds"] for text in said)
+        raise RuntimeError(f"a process failed: {printed}")
+    return max(json.loads(text.splitlines()[-1])["seconds"] for text in printed)
 
 
 def measure(repeats: int, model: str = MODEL) -> Iterator[Row]:

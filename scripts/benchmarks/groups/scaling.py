@@ -14,48 +14,42 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ehd_hf import EHDDistiller
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.perplexity import log_perplexity
-from ehd_hf.solvers.base import AtSize, Explains, Objective, bisected_prefix, prefix_curve, ranks_of
+from ehd_hf.models.window import Window, places_of
+from ehd_hf.solvers.base import AtSize, Objective
 from ehd_hf.solvers.integrated_gradient import IntegratedGradient
+from ehd_hf.solvers.prefix import prefix_curve
 from groups import Row, random_windows, real_windows, summarize, time_interleaved
 from groups.explain import RANKING, answering
 
 HISTORY, FUTURE, SIZE = 40, 15, 5
 LENGTHS = (25, 50, 100, 200, 500, 1000, 2000)
-DEFAULT, ONE, EIGHTS = (f"integrated gradient, {how}" for how in ("default", "one round", "8 events a round"))
+DEFAULT, ONE, EIGHTS = (f"integrated gradient, {rounds}" for rounds in ("default", "one round", "8 events a round"))
+
+
+def searching(mtpp: Any, window: Window, per_round: int | None, **options: Any) -> Callable[[], Any]:
+    """A set of `SIZE` events by integrated gradients."""
+    solver = IntegratedGradient(per_round=per_round)
+    return lambda: solver.solve(Objective(mtpp, window, **options), AtSize(SIZE))
 
 
 def explanations(model: Any, history: int, windows: int, certified: int) -> dict[str, tuple[int, Callable[[], Any]]]:
     """Ways to explain windows of a length, each with its number of windows."""
-    times, marks, mask, future = random_windows(history, FUTURE, windows)
-    window = (times.float(), marks, mask, future)
-    ranks = torch.randn(windows, history, generator=torch.Generator().manual_seed(0))
-
-    def objective(number: int = windows) -> Objective:
-        return Objective(model.mtpp, *(each[:number] for each in window[:3]), future, conditioning="survival")
-
-    def gradients(per_round: int | None) -> Callable[[], Any]:
-        return lambda: IntegratedGradient(per_round=per_round).solve(objective(), AtSize(SIZE))
-
-    def bisect() -> None:
-        asked = objective()
-        bisected_prefix(asked, Explains(share=0.7).bind(asked), ranks_of(ranks, asked.history))
-
-    def certify() -> Tensor:
-        asked = objective(certified)
-        return prefix_curve(asked, ranks_of(ranks[:certified], asked.history))
-
+    window = random_windows(history, FUTURE, windows).to(torch.float32)
+    few = window.rows(torch.arange(certified))
+    scores = torch.randn(certified, history, generator=torch.Generator().manual_seed(0))
+    options: Any = {"conditioning": "survival"}
+    rounds = {DEFAULT: None, ONE: history, EIGHTS: 8}
     return {
-        DEFAULT: (windows, gradients(None)),
-        ONE: (windows, gradients(history)),
-        EIGHTS: (windows, gradients(8)),
-        "attention ranker": (windows, lambda: model.history_scores(*window)),
-        "bisected certificate": (windows, bisect),
-        "all prefixes": (certified, certify),
+        **{name: (windows, searching(model.mtpp, window, number, **options)) for name, number in rounds.items()},
+        "attention ranker": (windows, lambda: model.history_scores(window)),
+        "all prefixes": (
+            certified,
+            lambda: prefix_curve(Objective(model.mtpp, few, **options), places_of(scores, few.history)),
+        ),
     }
 
 
@@ -69,16 +63,16 @@ def along_history(
     repeats: int, lengths: Sequence[int] = LENGTHS, windows: int = 16, certified: int = 4, longest_eights: int = 500
 ) -> Iterator[Row]:
     model = EHDDistiller.from_pretrained(RANKING).model
-    found: dict[str, list[np.ndarray]] = {}
+    measured: dict[str, list[np.ndarray]] = {}
     for length in lengths:
         ways = explanations(model, length, windows, certified)
         if length > longest_eights:
             del ways[EIGHTS]  # minutes
         seconds = time_interleaved([call for _, call in ways.values()], repeats).T
         for (name, (number, _)), column in zip(ways.items(), seconds, strict=True):
-            found.setdefault(name, []).append(column / number)
+            measured.setdefault(name, []).append(column / number)
             yield _point("history length", name, length, column / number)
-    for name, points in found.items():
+    for name, points in measured.items():
         target = "<= 1.15" if name in (DEFAULT, ONE) else None
         used = lengths[: len(points)]
         grown = f"grows with history^x, {used[0]:,} to {used[-1]:,} events"
@@ -97,11 +91,10 @@ def along_model(
     for value in values:
         torch.manual_seed(0)
         model = FullyNNModel(make(value)).eval()
-        times, marks, mask, future = random_windows(HISTORY, FUTURE, windows, model.config.num_marks)
-        window = (times.float(), marks, mask, future)
+        window = random_windows(HISTORY, FUTURE, windows, model.config.num_marks).to(torch.float32)
         calls: dict[str, Callable[[], Any]] = {
-            ONE: lambda m=model, w=window: IntegratedGradient(per_round=HISTORY).solve(Objective(m, *w), AtSize(SIZE)),
-            "log perplexity": lambda m=model, w=window: log_perplexity(m, *w),
+            ONE: searching(model, window, HISTORY),
+            "log perplexity": lambda model=model, window=window: log_perplexity(model, window),
         }
         for name, column in zip(calls, time_interleaved(list(calls.values()), repeats).T, strict=True):
             yield _point(axis, name, value, column / windows)
@@ -119,7 +112,8 @@ def beyond_training(histories: Sequence[int] = (40, 80, 160), windows: int = 128
     for history in histories:
         window, data = real_windows(history, FUTURE, windows)
         answers = [answering(explainer, window, refine="prefix")() for explainer in (ranking, others)]
-        both = torch.stack([answer.met & ~answer.nothing for answer in answers]).all(0)
+        statuses = [[status == "explained" for status in answer.judged["status"]] for answer in answers]
+        both = torch.tensor(statuses).all(0)
         ours, theirs = (float(answer.distill_mask[both].sum(1).double().mean()) for answer in answers)
         name = f"history {history} of a distiller trained on 40"
         yield summarize(f"{name}: size of its sets / of integrated gradient's", [ours / theirs], data=data)

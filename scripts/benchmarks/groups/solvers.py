@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,9 @@ from ehd_hf.data.windows import WindowStore, make_windows
 from ehd_hf.evaluation.answers import Answers, answer_windows, objectives, solver_answers
 from ehd_hf.models.distiller import DistillerModel
 from ehd_hf.models.point_process import MTPPModel
-from ehd_hf.models.window import Window
-from ehd_hf.solvers.base import AtSize, Objective, Reaches, SolverResult, get_solver
+from ehd_hf.solvers.base import AtSize, Objective, Reaches, Rule, SolverResult, get_solver
 from groups import Row, summarize, time_interleaved
-from groups.distiller import FUTURE, HISTORY, make_batch, make_distiller
+from groups.distiller import FUTURE, HISTORY, make_batch, make_distiller, window_of
 
 SIZE = 16  # what the distiller gives on StackOverflow (15, 40), about
 
@@ -56,24 +56,20 @@ def plain_greedy(
 
 def against_plain(repeats: int, size: int = SIZE, num_windows: int = 64) -> Iterator[Row]:
     """How many times faster a window's greedy search is in a batch, and how far the answers are apart."""
-    mtpp, batch = make_distiller(6).mtpp, make_batch(num_windows)
-    found: dict[str, Any] = {}
+    mtpp, window = make_distiller().mtpp, window_of(make_batch(num_windows))
+    first = window.times[0], window.marks[0], FUTURE, size
 
-    def ours() -> None:
-        objective = Objective(mtpp, Window(batch["times"], batch["marks"], batch["mask"], FUTURE))
-        found["ours"] = get_solver("greedy_search").solve(objective, AtSize(size))
+    def ours() -> SolverResult:
+        return get_solver("greedy_search").solve(Objective(mtpp, window), AtSize(size))
 
-    def plain(as_listed: bool) -> None:
-        window = batch["times"][0], batch["marks"][0]
-        found["plain"] = plain_greedy(mtpp, *window, FUTURE, size, as_listed=as_listed)
-
-    calls = [ours, lambda: plain(as_listed=True), lambda: plain(as_listed=False)]
+    calls = [ours, *(partial(plain_greedy, mtpp, *first, as_listed=as_listed) for as_listed in (True, False))]
     batched, listed, same = time_interleaved(calls, repeats).T
     name = f"greedy search, {size} of {HISTORY} events, a window's time"
     slow = "one window and candidate at a time"
     yield summarize(f"{name}: {slow}, as listed / batch {num_windows}", listed * num_windows / batched, ">= 20")
     yield summarize(f"{name}: {slow}, H_l alone / batch {num_windows}", same * num_windows / batched, ">= 20")
-    apart = abs(found["plain"][1] - float(found["ours"].dppl_left[0]))
+    _, plain = plain_greedy(mtpp, *first, as_listed=False)
+    apart = abs(plain - float(ours().dppl_left[0]))
     yield summarize("greedy search, difference of dppl_left between these two", [apart], "< 1e-5")
 
 
@@ -88,42 +84,34 @@ def distiller_answers(distiller: DistillerModel, windows: WindowStore, batch_siz
     return answer_windows(answer, objectives(distiller.mtpp, windows, distiller.config.conditioning, batch_size))
 
 
-def against_distiller(repeats: int, num_windows: int = 128, num_single: int = 4) -> Iterator[Row]:
-    """Time of the solvers as a multiple of the distiller's, batched and one window at a time."""
+def against_distiller(
+    repeats: int, distiller: DistillerModel, windows: WindowStore, batch_size: int, words: str
+) -> Iterator[Row]:
+    """Time of the solvers as a multiple of the distiller's."""
+    own = distiller_answers(distiller, windows)
+    sizes, left, distilled = (torch.from_numpy(x) for x in (own.sizes, own.dppl_left, own.dppl_distilled))
+    rules: dict[str, Callable[[Objective, slice], Rule]] = {
+        "EHED": lambda objective, rows: AtSize(sizes[rows]),
+        "EMHD": lambda objective, rows: Reaches(left[rows], distilled[rows]),
+    }
+    questions = [(name, task) for name in ("random_distillation", "greedy_search", "recency") for task in rules]
+    calls: list[Callable[[], Any]] = [lambda: distiller_answers(distiller, windows, batch_size)]
+    for name, task in questions:
+        solve = partial(solver_answers, get_solver(name), distiller.mtpp, windows, rules[task])
+        calls.append(partial(solve, batch_size=batch_size))
+    seconds = time_interleaved(calls, repeats).T
+    setting = f"({windows.future}, {windows.history}), incidents"
+    yield summarize(f"distiller, ms per window {setting}, {words}", 1e3 * seconds[0] / len(windows))
+    for (name, task), column in zip(questions, seconds[1:], strict=True):
+        yield summarize(f"{name}, {task} / distiller {setting}, {words}", column / seconds[0])
+
+
+def measure(repeats: int, size: int = SIZE, num_windows: int = 128, num_single: int = 4) -> Iterator[Row]:
+    yield from against_plain(repeats, size)
     distiller = EHDDistiller.from_pretrained("incidents").model
-    config = distiller.config
     events = simulated_splits("incident", {"test": 60})["test"]
-    windows = make_windows(events, future=config.future, history=config.history)
+    windows = make_windows(events, future=distiller.config.future, history=distiller.config.history)
     windows = windows.select(np.linspace(0, len(windows) - 1, num_windows).astype(int))
-    setting = f"({config.future}, {config.history}), incidents"
-    for some, batch_size, how in (
-        (windows, num_windows, f"batch {num_windows}"),
-        (windows.select(range(num_single)), 1, "one window at a time"),
-    ):
-        own = distiller_answers(distiller, some)
-
-        def ask_distiller(some: WindowStore = some, batch_size: int = batch_size) -> None:
-            distiller_answers(distiller, some, batch_size=batch_size)
-
-        sizes, left, distilled = (torch.from_numpy(x) for x in (own.sizes, own.dppl_left, own.dppl_distilled))
-        rules: dict[str, Callable[[Objective, slice], Any]] = {
-            "EHED": lambda objective, rows, sizes=sizes: AtSize(sizes[rows]),
-            "EMHD": lambda objective, rows, left=left, distilled=distilled: Reaches(left[rows], distilled[rows]),
-        }
-        questions = [(task, name) for name in ("random_distillation", "greedy_search", "recency") for task in rules]
-
-        def ask_solver(
-            name: str, task: str, some: WindowStore = some, size: int = batch_size, rules: Any = rules
-        ) -> None:
-            solver_answers(get_solver(name), distiller.mtpp, some, rules[task], batch_size=size)
-
-        calls = [lambda n=name, t=task, ask=ask_solver: ask(n, t) for task, name in questions]
-        seconds = time_interleaved([ask_distiller, *calls], repeats).T
-        yield summarize(f"distiller, ms per window {setting}, {how}", 1e3 * seconds[0] / len(some))
-        for (task, name), column in zip(questions, seconds[1:], strict=True):
-            yield summarize(f"{name}, {task} / distiller {setting}, {how}", column / seconds[0])
-
-
-def measure(repeats: int) -> Iterator[Row]:
-    yield from against_plain(repeats)
-    yield from against_distiller(repeats)
+    yield from against_distiller(repeats, distiller, windows, num_windows, f"batch {num_windows}")
+    few = windows.select(range(num_single))
+    yield from against_distiller(repeats, distiller, few, 1, "one window at a time")

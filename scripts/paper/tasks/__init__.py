@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from transformers import AutoModel
 
-import ehd_hf.models  # noqa: F401  # registers the model types
+from ehd_hf import __version__
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.sources import load_source, with_jitter
 from ehd_hf.data.synthetic import simulated_splits
-from ehd_hf.data.windows import load_windows
-from ehd_hf.evaluation.answers import DISTILLER, get_method
+from ehd_hf.data.windows import WindowStore, load_windows
+from ehd_hf.evaluation.answers import BATCH_SIZE, DISTILLER, get_method
 from ehd_hf.evaluation.scores import checkpoint_stamp, events_digest
 from ehd_hf.models.distiller import DistillerModel
+from ehd_hf.models.question import Conditioning
 from ehd_hf.solvers.base import Solver, available_solvers, get_solver
 
 Row = dict[str, Any]
@@ -32,7 +33,46 @@ KEY = (
 )
 
 
-def load_data(arguments: Namespace, *needed: str) -> tuple[dict[str, Any], dict[str, Any]]:
+@dataclass(frozen=True)
+class Run:
+    """How rows are computed.
+
+    Args:
+        cache: asked before a row is computed, with what identifies it: the row itself if there is one.
+        conditioning: of the perplexities.
+        generator_seed: of the solvers' randomness.
+        batch_size: windows searched at once; what a random solver draws depends on it.
+        progress: whether to show bars.
+        stamp: what else each row says (data, split, model, ...).
+    """
+
+    cache: Cache = lambda key: None
+    conditioning: Conditioning = "survival"
+    generator_seed: int = 0
+    batch_size: int = BATCH_SIZE
+    progress: bool = False
+    stamp: Row = field(default_factory=dict)
+
+    @property
+    def search(self) -> Row:
+        """What a search depends on."""
+        return {"generator_seed": self.generator_seed, "batch_size": self.batch_size}
+
+    def key(self, task: str, windows: WindowStore, **more: Any) -> Row:
+        """What identifies a row."""
+        key = {"task": task, "pair": f"{windows.future}-{windows.history}", **self.stamp}
+        return key | {"conditioning": self.conditioning, "num_windows": len(windows), "version": __version__, **more}
+
+    def row(self, key: Row, compute: Callable[[], Row]) -> Row:
+        """The row of `key`, computed if it is not cached."""
+        cached = self.cache(key)
+        return key | compute() if cached is None else cached
+
+    def bar(self, name: str) -> str | None:
+        return name if self.progress else None
+
+
+def load_data(arguments: Namespace, *needed: str) -> tuple[dict[str, Any], Row]:
     """Event sequences by split, and what identifies them in a row."""
     kind, _, process = arguments.data.partition(":")
     exported = Path(arguments.data) / "sequences"  # a folder of windows holds the events they were made of
@@ -55,8 +95,8 @@ def load_data(arguments: Namespace, *needed: str) -> tuple[dict[str, Any], dict[
     return splits, stamp
 
 
-def load_model_windows(arguments: Namespace, folder: Path) -> tuple[Any, Any, dict[str, Any]]:
-    """A distiller, windows of its own (K, L) unless --pair says otherwise, and what identifies both in a row."""
+def load_model_windows(arguments: Namespace, folder: Path, cache: Cache) -> tuple[Any, WindowStore, Run]:
+    """A distiller, windows of its own (K, L) unless --pair says otherwise, and how rows of both are computed."""
     splits, stamp = load_data(arguments, "test" if arguments.split == "test_sampled" else arguments.split)
     distiller = load_distiller(folder)
     pair = arguments.pair or f"{distiller.config.future}-{distiller.config.history}"
@@ -69,12 +109,14 @@ def load_model_windows(arguments: Namespace, folder: Path) -> tuple[Any, Any, di
         alone = arguments.tasks == ["case_study"]
         windows = windows.sample_sequences(arguments.limit) if alone else windows.sample(arguments.limit)
     stamp |= checkpoint_stamp(folder) | {"model": folder.resolve().name, "limit": arguments.limit}
-    return distiller, windows, stamp | ({"first": arguments.first} if arguments.first else {})
+    stamp |= {"first": arguments.first} if arguments.first else {}
+    conditioning = arguments.conditioning or distiller.config.conditioning
+    return distiller, windows, Run(cache, conditioning, arguments.seed, arguments.batch_size, True, stamp)
 
 
 def load_distiller(folder: Path) -> Any:
     """The distiller in a folder."""
-    checkpoint_stamp(folder)  # a folder without a model is refused by name
+    checkpoint_stamp(folder)  # refuses a folder without a model, by name
     model = AutoModel.from_pretrained(folder)
     if not isinstance(model, DistillerModel):
         raise ValueError(f"{folder} must hold a distiller; got a {type(model).__name__}. Train one on it first.")

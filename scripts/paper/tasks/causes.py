@@ -15,17 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ehd_hf import __version__
 from ehd_hf.data.synthetic import HawkesProcess
 from ehd_hf.data.windows import WindowStore
 from ehd_hf.evaluation.answers import objectives
 from ehd_hf.evaluation.statistics import mean_interval
 from ehd_hf.models.gated_lstm import last_kept_times
 from ehd_hf.models.point_process import MTPPOutput
-from ehd_hf.models.question import Conditioning
 from ehd_hf.solvers.base import Solver
 
-from . import Cache, Row
+from . import Row, Run
 
 ORACLE, RANDOM = "oracle", "random"
 
@@ -68,12 +66,12 @@ def cause_metrics(scores: np.ndarray, causes: np.ndarray) -> dict[str, np.ndarra
     order = np.argsort(-scores, axis=1, kind="stable")
     hits = np.take_along_axis(causes, order, axis=1)
     number = causes.sum(axis=1)
-    found = hits.cumsum(axis=1)
-    precision = found / np.arange(1, causes.shape[1] + 1)
+    hits_so_far = hits.cumsum(axis=1)
+    precision = hits_so_far / np.arange(1, causes.shape[1] + 1)
     return {
         "ap": (precision * hits).sum(axis=1) / number,
-        "r_precision": found[np.arange(len(found)), number - 1] / number,
-        "recall": found / number[:, None],
+        "r_precision": hits_so_far[np.arange(len(hits_so_far)), number - 1] / number,
+        "recall": hits_so_far / number[:, None],
     }
 
 
@@ -148,13 +146,7 @@ def evaluate_causes(
     windows: WindowStore,
     parents: np.ndarray,
     process: HawkesProcess,
-    *,
-    cache: Cache = lambda key: None,
-    conditioning: Conditioning = "survival",
-    generator_seed: int = 0,
-    batch_size: int = 250,
-    progress: bool = False,
-    **stamp: Any,
+    run: Run,
 ) -> Iterator[Row]:
     """A row for each of `methods` (name, point process, ranking solver), and for the oracle and random scores.
 
@@ -168,38 +160,34 @@ def evaluate_causes(
             f"theirs are {', '.join(windows.sequences.id2label.values())}. Load them as they were simulated."
         )
     causes = causes_of(windows, parents)
-    some = np.flatnonzero(causes.any(axis=1))
-    if not len(some):
+    has_cause = np.flatnonzero(causes.any(axis=1))
+    if not len(has_cause):
         raise ValueError(f"there must be a window with a cause; got none among {len(windows)}. Take more windows.")
-    share_without = 1 - len(some) / len(windows)
-    windows, causes = windows.select(some), causes[some]
+    share_without = 1 - len(has_cause) / len(windows)
+    windows, causes = windows.select(has_cause), causes[has_cause]
     groups = windows.sequence_index
-    shown = {"task": "causes", "pair": f"{windows.future}-{windows.history}", **stamp}
-    shown |= {"num_windows": len(windows), "num_sequences": len(np.unique(groups)), "conditioning": conditioning}
-    shown |= {"without_causes": share_without, "num_causes": float(causes.sum(1).mean())}
-    shown |= {"generator_seed": generator_seed, "batch_size": batch_size}
+    base = run.key("causes", windows, **run.search, num_sequences=len(np.unique(groups)))
+    base |= {"without_causes": share_without, "num_causes": float(causes.sum(1).mean())}
 
-    def row_of(name: str, scores: np.ndarray, evaluations: float, seconds: float) -> Row:
+    def measured(scores: np.ndarray, evaluations: float = 0.0, seconds: float = 0.0) -> Row:
         metrics = cause_metrics(scores, causes)
-        row = {**shown, "solver": name, "evaluations": evaluations, "seconds_per_window": seconds / len(windows)}
+        row: Row = {"evaluations": evaluations, "seconds_per_window": seconds / len(windows)}
         for key in ("ap", "r_precision"):
             row |= {key: float(metrics[key].mean()), f"{key}_std": float(metrics[key].std())}
             row[f"{key}_low"], row[f"{key}_high"] = mean_interval(metrics[key], groups)
-        return row | {"recall": metrics["recall"].mean(axis=0).round(5).tolist(), "version": __version__}
+        return row | {"recall": metrics["recall"].mean(axis=0).round(5).tolist()}
 
-    cached = {name: cache({**shown, "solver": name, "version": __version__}) for name in (ORACLE, RANDOM)}
-    yield cached[ORACLE] or row_of(ORACLE, oracle_scores(process, windows), 0.0, 0.0)
-    yield cached[RANDOM] or row_of(RANDOM, np.random.default_rng(generator_seed).random(causes.shape), 0.0, 0.0)
-    for name, mtpp, solver in methods:
-        if (row := cache({**shown, "solver": name, "version": __version__})) is not None:
-            yield row
-            continue
-        generator = torch.Generator(device=mtpp.device).manual_seed(generator_seed)
-        clock, pieces, spent = time.perf_counter(), [], 0
-        bar = f"causes {name}" if progress else None
-        for _, objective in objectives(mtpp, windows, conditioning, batch_size, bar):
+    def searched(name: str, mtpp: Any, solver: Solver) -> Row:
+        generator = torch.Generator(device=mtpp.device).manual_seed(run.generator_seed)
+        began, pieces, spent = time.perf_counter(), [], 0
+        for _, objective in objectives(mtpp, windows, run.conditioning, run.batch_size, run.bar(f"causes {name}")):
             with torch.no_grad():
                 pieces.append(solver.rank(objective, generator).cpu().numpy())
             spent += int(objective.num_evaluations.sum())
-        seconds = time.perf_counter() - clock
-        yield row_of(name, np.concatenate(pieces), spent / len(windows), seconds)
+        return measured(np.concatenate(pieces), spent / len(windows), time.perf_counter() - began)
+
+    drawn = np.random.default_rng(run.generator_seed).random(causes.shape)
+    yield run.row(base | {"solver": ORACLE}, lambda: measured(oracle_scores(process, windows)))
+    yield run.row(base | {"solver": RANDOM}, lambda: measured(drawn))
+    for method in methods:
+        yield run.row(base | {"solver": method[0]}, lambda method=method: searched(*method))

@@ -32,25 +32,23 @@ def find_rows(arguments: Namespace, cache: Cache) -> Rows:
         yield from find[task](arguments, cache)
 
 
-def _options(arguments: Namespace, distiller: Any, cache: Cache) -> dict[str, Any]:
-    conditioning = arguments.conditioning or distiller.config.conditioning
-    options = {"conditioning": conditioning, "generator_seed": arguments.seed, "batch_size": arguments.batch_size}
-    return {**options, "cache": cache}
-
-
-def _target(arguments: Namespace, distiller: Any) -> dict[str, Any]:
-    if arguments.epsilon is None and arguments.share is None:
-        return {"epsilon": distiller.config.epsilon, "share": distiller.config.share, "delta": arguments.delta}
-    return {"epsilon": arguments.epsilon, "share": arguments.share, "delta": arguments.delta}
-
-
 def _explain(arguments: Namespace, cache: Cache) -> Rows:
     for folder in arguments.model:
-        distiller, windows, stamp = load_model_windows(arguments, folder)
-        options = _options(arguments, distiller, cache) | stamp
-        question = Question(**_target(arguments, distiller), conditioning=options.pop("conditioning"))
-        methods = ["recency", "distiller", *arguments.solvers]
-        rows = compare(distiller.mtpp, windows, methods, question, distiller=distiller, progress=True, **options)
+        distiller, windows, run = load_model_windows(arguments, folder, cache)
+        config, given = distiller.config, arguments.epsilon is not None or arguments.share is not None
+        target = {name: getattr(arguments if given else config, name) for name in ("epsilon", "share")}
+        question = Question(**target, delta=arguments.delta, conditioning=run.conditioning)
+        rows = compare(
+            distiller.mtpp,
+            windows,
+            ["recency", "distiller", *arguments.solvers],
+            question,
+            distiller=distiller,
+            cache=cache,
+            progress=True,
+            **run.search,
+            **run.stamp,
+        )
         yield from explained_rows(rows, windows)
 
 
@@ -64,37 +62,36 @@ def _causes(arguments: Namespace, cache: Cache) -> Rows:
         raise ValueError(f"causes are evaluated on the split test; got {arguments.split}. Leave --split out.")
     parents, process = simulated_events(name)["test"].parents, PROCESSES[name]()
     for folder in arguments.model:
-        distiller, windows, stamp = load_model_windows(arguments, folder)
+        distiller, windows, run = load_model_windows(arguments, folder, cache)
         check_vocabulary(distiller, windows)
-        solvers = list(dict.fromkeys(["recency", "distiller", *arguments.solvers]))
+        solvers = _methods(arguments)
         methods = [(solver, distiller.mtpp, get_ranking(solver, distiller)) for solver in solvers]
         truth = [solver for solver in solvers if solver not in ("recency", "distiller")]
         methods += [(f"{solver}, true process", TrueLikelihood(process), get_ranking(solver)) for solver in truth]
-        options = _options(arguments, distiller, cache) | stamp
-        yield from evaluate_causes(methods, windows, parents, process, progress=True, **options)
+        yield from evaluate_causes(methods, windows, parents, process, run)
+
+
+def _methods(arguments: Namespace) -> list[str]:
+    return list(dict.fromkeys(["recency", "distiller", *arguments.solvers]))
 
 
 def _trust(arguments: Namespace, cache: Cache) -> Rows:
     for folder in arguments.mtpp:
-        checkpoint_stamp(folder)  # one that is none ends here, and is named
-    first, windows, stamp = load_model_windows(arguments, arguments.model[0])
+        checkpoint_stamp(folder)  # refuses what is no checkpoint, by name
+    first, windows, run = load_model_windows(arguments, arguments.model[0], cache)
     others: list[Any] = [load_distiller(folder) for folder in arguments.model[1:]]
     mtpps = [AutoModel.from_pretrained(folder).eval() for folder in arguments.mtpp]
     for folder, mtpp in zip(arguments.mtpp, mtpps, strict=True):
         check_marks(str(folder), mtpp, windows.sequences)
-    methods = list(dict.fromkeys(["recency", "distiller", *arguments.solvers]))
-    options = _options(arguments, first, cache) | stamp
     given = first.config.share if arguments.share is None else arguments.share
     share = 0.7 if given is None else given
-    rows = evaluate_trust([first, *others], mtpps, windows, methods, share=share, progress=True, **options)
+    rows = evaluate_trust([first, *others], mtpps, windows, _methods(arguments), share, run)
     yield from explained_rows(rows, windows)
 
 
 def _curves(arguments: Namespace, cache: Cache) -> Rows:
-    distiller, windows, stamp = load_model_windows(arguments, arguments.model[0])
-    methods = dict.fromkeys(["recency", "distiller", *arguments.solvers])
-    explained = {method: (method, Explained(distiller.mtpp, distiller)) for method in methods}
-    rows = evaluate_curves(explained, windows, **_options(arguments, distiller, cache), **stamp)
+    distiller, windows, run = load_model_windows(arguments, arguments.model[0], cache)
+    rows = evaluate_curves(Explained(distiller.mtpp, distiller), _methods(arguments), windows, run)
     yield from explained_rows(rows, windows)
 
 

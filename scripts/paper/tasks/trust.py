@@ -7,17 +7,15 @@ sizes would share.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from ehd_hf import __version__
 from ehd_hf.data.windows import WindowStore
 from ehd_hf.evaluation.answers import (
-    BATCH_SIZE,
     DISTILLER,
     check_vocabulary,
     get_method,
@@ -28,12 +26,12 @@ from ehd_hf.evaluation.answers import (
 from ehd_hf.evaluation.statistics import mean_interval
 from ehd_hf.models.distiller import DistillerModel
 from ehd_hf.models.point_process import MTPPModel
-from ehd_hf.models.question import MARGIN, Conditioning, Question
+from ehd_hf.models.question import MARGIN, Question
 from ehd_hf.models.window import places_of
-from ehd_hf.solvers.base import rule_for
+from ehd_hf.solvers.base import Solver, rule_for
 from ehd_hf.solvers.prefix import prefix_curve
 
-from . import Cache, Row, get_ranking
+from . import Row, Run, get_ranking
 
 CHANCE_DRAWS = 32
 
@@ -84,14 +82,8 @@ def evaluate_trust(
     mtpps: Sequence[MTPPModel],
     windows: WindowStore,
     methods: Iterable[str],
-    *,
-    share: float = 0.7,
-    cache: Cache = lambda key: None,
-    conditioning: Conditioning = "survival",
-    generator_seed: int = 0,
-    batch_size: int = BATCH_SIZE,
-    progress: bool = False,
-    **stamp: Any,
+    share: float,
+    run: Run,
 ) -> Iterator[Row]:
     """Rows of three checks, for each method that can take them; `overlap` with a 95 % interval, and `chance`.
 
@@ -106,7 +98,7 @@ def evaluate_trust(
         check_vocabulary(distiller, windows)
     if not all(_same_weights(first, distiller.mtpp) for distiller in distillers[1:]):
         raise ValueError(
-            "distillers must explain the same point process; got some of others. Compare each with its own kind, and "
+            "distillers must explain the same point process; got different ones. Compare each with its own kind, and "
             "pass point processes of other seeds as mtpps."
         )
     if any(mtpp.config.id2label != first.config.id2label for mtpp in mtpps):
@@ -114,46 +106,45 @@ def evaluate_trust(
     if any(_same_weights(first, mtpp) for mtpp in mtpps):
         raise ValueError("mtpps must be of other seeds than the distiller's own; got that one again. Leave it out.")
     seeds = [first, *mtpps]
-    windows = windows.select(where_explained(seeds, windows, conditioning, batch_size))
+    windows = windows.select(where_explained(seeds, windows, run.conditioning, run.batch_size))
     if not len(windows):
         return
-    spoilt = shuffle_weights(first, generator_seed)
-    methods = list(dict.fromkeys(methods))
+    spoilt = shuffle_weights(first, run.generator_seed)
     checks: list[tuple[str, str, list[Explained]]] = []
     if len(distillers) > 1:
         checks.append(("distiller seeds", DISTILLER, [Explained(first, distiller) for distiller in distillers]))
-    for method in methods:
-        plain = not method.startswith(DISTILLER)
-        if plain and mtpps:
+    for method in dict.fromkeys(methods):
+        if mtpps and not method.startswith(DISTILLER):
             checks.append(("point process seeds", method, [Explained(mtpp) for mtpp in seeds]))
         pair = [Explained(first, distillers[0]), Explained(spoilt, with_mtpp(distillers[0], spoilt))]
         checks.append(("shuffled weights", method, pair))
-    base = {"task": "trust", "pair": f"{windows.future}-{windows.history}", **stamp, "target": f"share {share}"}
-    base |= {"conditioning": conditioning, "generator_seed": generator_seed, "batch_size": batch_size}
-    base |= {"num_windows": len(windows), "num_sequences": len(np.unique(windows.sequence_index))}
-    base |= {"version": __version__}
-    question = Question(share=share, conditioning=conditioning)
+    question = Question(share=share, conditioning=run.conditioning)
     done: dict[tuple[str, int, int], np.ndarray] = {}
+
+    def masks_of(check: str, method: str, each: Explained) -> np.ndarray:
+        key = (method, id(each.mtpp), id(each.distiller) if method.startswith(DISTILLER) else 0)
+        if key not in done:
+            done[key] = solver_answers(
+                get_method(method, each.distiller),
+                each.mtpp,
+                windows,
+                lambda objective, rows: rule_for(question, objective, MARGIN),
+                conditioning=run.conditioning,
+                seed=run.generator_seed,
+                batch_size=run.batch_size,
+                progress=run.bar(f"{check}: {method}"),
+            ).distill_mask
+        return done[key]
+
+    base = run.key("trust", windows, **run.search, target=f"share {share}")
+    base["num_sequences"] = len(np.unique(windows.sequence_index))
     for check, method, explained in checks:
-        row = cache({**base, "check": check, "solver": method, "num_models": len(explained)})
-        if row is None:
-            masks = []
-            for each in explained:
-                key = (method, id(each.mtpp), id(each.distiller) if method.startswith(DISTILLER) else 0)
-                if key not in done:
-                    done[key] = solver_answers(
-                        get_method(method, each.distiller),
-                        each.mtpp,
-                        windows,
-                        lambda objective, rows: rule_for(question, objective, MARGIN),
-                        conditioning=conditioning,
-                        seed=generator_seed,
-                        batch_size=batch_size,
-                        progress=f"{check}: {method}" if progress else None,
-                    ).distill_mask
-                masks.append(done[key])
-            row = {**base, "check": check, "solver": method, **overlap_of_all(masks, windows, generator_seed)}
-        yield row
+        key = {**base, "check": check, "solver": method, "num_models": len(explained)}
+
+        def compute(check: str = check, method: str = method, explained: list[Explained] = explained) -> Row:
+            return overlap_of_all([masks_of(check, method, each) for each in explained], windows, run.generator_seed)
+
+        yield run.row(key, compute)
 
 
 def overlap_of_all(masks: Sequence[np.ndarray], windows: WindowStore, seed: int) -> Row:
@@ -172,51 +163,34 @@ def overlap_of_all(masks: Sequence[np.ndarray], windows: WindowStore, seed: int)
     return row | {"with_empty_set": float((sizes == 0).any(0).mean())}
 
 
-def evaluate_curves(
-    explained: Mapping[str, tuple[str, Explained]],
-    windows: WindowStore,
-    *,
-    cache: Cache = lambda key: None,
-    conditioning: Conditioning = "survival",
-    generator_seed: int = 0,
-    batch_size: int = BATCH_SIZE,
-    **stamp: Any,
-) -> Iterator[Row]:
-    """Deletion and insertion curves, a row for each name of `explained` (method, on what).
+def evaluate_curves(explained: Explained, methods: Iterable[str], windows: WindowStore, run: Run) -> Iterator[Row]:
+    """Deletion and insertion curves, a row for each method.
 
     `deletion`: dppl_left when the first 0, 1, ... L events are taken out, summed over windows, in units of what the
     whole history explains: from 0 to -1, the earlier the better. `insertion`: the same when only they are kept, from
     -1 to 0. `deletion_mean` and `insertion_mean` are their means over all sizes.
     """
-    base = {"task": "curves", "pair": f"{windows.future}-{windows.history}", **stamp, "conditioning": conditioning}
-    base |= {"generator_seed": generator_seed, "batch_size": batch_size, "version": __version__}
-    solvers = {name: get_ranking(method, distiller) for name, (method, (_, distiller)) in explained.items()}
-    for _, (_, distiller) in explained.values():
-        if distiller is not None:
-            check_vocabulary(distiller, windows)
-    for name, (_, (mtpp, _)) in explained.items():
-        some = windows.select(where_explained([mtpp], windows, conditioning, batch_size))
-        if not len(some):
-            continue
-        key = {**base, "solver": name, "num_windows": len(some)}
-        if (row := cache(key)) is not None:
-            yield row
-            continue
-        generator = torch.Generator(device=mtpp.device).manual_seed(generator_seed)
+    mtpp, distiller = explained
+    solvers = {method: get_ranking(method, distiller) for method in dict.fromkeys(methods)}
+    if distiller is not None:
+        check_vocabulary(distiller, windows)
+    windows = windows.select(where_explained([mtpp], windows, run.conditioning, run.batch_size))
+
+    def curves(solver: Solver) -> Row:
+        generator = torch.Generator(device=mtpp.device).manual_seed(run.generator_seed)
         totals, worth = np.zeros((2, windows.history + 1)), 0.0
-        for _, objective in objectives(mtpp, some, conditioning, batch_size):
+        for _, objective in objectives(mtpp, windows, run.conditioning, run.batch_size):
             with torch.no_grad():
-                ranks = places_of(solvers[name].rank(objective, generator), objective.history)
-                curve = prefix_curve(objective, ranks)
-                size = torch.arange(windows.history + 1, device=ranks.device)[:, None, None]
-                alone = objective.dppl_distilled(ranks < size).t()
+                places = places_of(solver.rank(objective, generator), objective.history)
+                curve = prefix_curve(objective, places)
+                size = torch.arange(windows.history + 1, device=places.device)[:, None, None]
+                alone = objective.dppl_distilled(places < size).t()
             totals += np.stack([curve.sum(0).cpu().numpy(), alone.sum(0).cpu().numpy()])
             worth -= float(curve[:, -1].sum())
-        deletion, insertion = totals / worth
-        yield {
-            **key,
-            "deletion": deletion.round(5).tolist(),
-            "insertion": insertion.round(5).tolist(),
-            "deletion_mean": float(deletion.mean()),
-            "insertion_mean": float(insertion.mean()),
-        }
+        both = dict(zip(("deletion", "insertion"), totals / worth, strict=True))
+        row: Row = {name: curve.round(5).tolist() for name, curve in both.items()}
+        return row | {f"{name}_mean": float(curve.mean()) for name, curve in both.items()}
+
+    for method, solver in solvers.items() if len(windows) else ():
+        key = run.key("curves", windows, **run.search, solver=method)
+        yield run.row(key, lambda solver=solver: curves(solver))

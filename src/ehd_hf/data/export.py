@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
+from jinja2 import Environment, StrictUndefined
 from tqdm.auto import tqdm
 
 from ..files import folder_replaced_when_done
@@ -55,27 +55,22 @@ def export_windows(
         card: texts of the card that cannot be computed, keys as in `dataset_cards/*.yaml`.
         overwrite: replace `out` whatever it holds.
     """
-    if not isinstance(name, str) or not name.strip() or not (card is None or isinstance(card, Mapping)):
+    out, pairs = Path(out), list(pairs)
+    if not name.strip() or not (card is None or isinstance(card, Mapping)):  # a YAML file may hold anything
         raise ValueError(f"a data set needs a name, and its card a dict of texts; got {name!r} and {card!r:.80}.")
-    name, card = " ".join(name.split()), {key: str(value) for key, value in (card or {}).items()}
-    out = Path(out)
-    if unknown := sorted(set(card) - set(CARD_FIELDS)):
+    if unknown := sorted(set(card or ()) - set(CARD_FIELDS)):
         raise ValueError(f"a card has the fields {', '.join(CARD_FIELDS)}; got {', '.join(unknown)}. Remove them.")
     if out.exists() and not (overwrite or is_export(out) or (out.is_dir() and not any(out.iterdir()))):
         raise ValueError(f"{out} exists and holds something else. Choose another folder, or pass overwrite=True.")
-    if not isinstance(splits, Mapping) or not all(isinstance(split, EventSequences) for split in splits.values()):
-        raise ValueError("splits must map names to EventSequences; got others. Load them with load_splits.")
     # They become the names of files.
     if bad := [split for split in splits if not re.fullmatch(r"[A-Za-z0-9_]{1,50}", str(split))]:
         raise ValueError(f"a split is named by letters, digits and _; got {bad[0]!r}. Rename it.")
-    pairs = list(pairs)
-    if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
-        raise ValueError(f"pairs must be numbers (future, history), such as (15, 40); got {pairs}. Name one or more.")
-    if len({tuple(sequences.id2label.items()) for sequences in splits.values()}) != 1:
-        raise ValueError("the splits must be there and share one mark vocabulary. Load them with load_splits.")
-    splits = {key: replace(s, time_unit=s.time_unit or card.get("time_unit")) for key, s in splits.items()}
+    if not pairs or len({tuple(sequences.id2label.items()) for sequences in splits.values()}) != 1:
+        raise ValueError("a data set needs pairs, and splits that share one mark vocabulary. Use load_splits.")
+    name, texts = " ".join(name.split()), {key: str(value).strip() for key, value in (card or {}).items()}
+    splits = {key: replace(s, time_unit=s.time_unit or texts.get("time_unit")) for key, s in splits.items()}
     stores = {}
-    for future, history in dict.fromkeys(pairs):
+    for future, history in dict.fromkeys(map(tuple, pairs)):
         for split, sequences in splits.items():
             try:
                 stores[f"{future}-{history}", split] = make_windows(sequences, future=future, history=history)
@@ -90,7 +85,7 @@ def export_windows(
         with tqdm(total=sum(map(len, stores.values())), unit="windows", unit_scale=True, desc=name) as progress:
             for (pair, split), store in stores.items():
                 _write_windows(store, partial / pair / f"{split}.parquet", progress)
-        (partial / "README.md").write_text(_card(name, card, splits, stores), encoding="utf-8")
+        (partial / "README.md").write_text(_card(name, texts, splits, stores), encoding="utf-8")
     return out
 
 
@@ -170,67 +165,52 @@ def statistics(sequences: EventSequences) -> dict[str, float]:
 
 def _card(
     name: str,
-    card: Mapping[str, str],
+    texts: dict[str, str],
     splits: Mapping[str, EventSequences],
     stores: Mapping[tuple[str, str], WindowStore],
 ) -> str:
     """README.md: YAML that tells `datasets` where each configuration lies; texts as given, statistics computed."""
+    texts = {"pretty_name": name, "license": "unknown", "provenance": "Not stated."} | texts
     configs: dict[str, list[dict[str, str]]] = {}
     for config, split in [*stores, *(("sequences", split) for split in splits)]:
         configs.setdefault(config, []).append({"split": split, "path": f"{config}/{split}.parquet"})
     header: dict[str, Any] = {
-        "pretty_name": card.get("pretty_name", name),
-        "license": card.get("license", "unknown"),
+        "pretty_name": texts["pretty_name"],
+        "license": texts["license"],
         "tags": ["ehd_hf", "temporal-point-process", "event-sequences"],
         "size_categories": [_size_category(max(map(len, stores.values())))],
         "configs": [{"config_name": config, "data_files": files} for config, files in configs.items()],
     }
     header["configs"][0]["default"] = True
-    any_split = next(iter(splits.values()))
-    counts = {split: np.bincount(s.marks, minlength=s.num_marks) for split, s in splits.items()}
-    windows: dict[str, dict[str, Any]] = {}
+    windows: dict[str, dict[str, int]] = {}
     for (pair, split), store in stores.items():
         windows.setdefault(split, {})[pair] = len(store)
         if split != "test_sampled":
             windows[split][f"too short for {pair}"] = store.num_too_short
-    template = Template(files("ehd_hf.data").joinpath("dataset_card.md").read_text(encoding="utf-8"))
-    text = template.substitute(
+    labels = next(iter(splits.values())).id2label
+    counts = {split: np.bincount(s.marks, minlength=s.num_marks).tolist() for split, s in splits.items()}
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
+    environment.filters |= {"plain": plain_markdown, "cell": _cell}
+    template = environment.from_string(files("ehd_hf.data").joinpath("dataset_card.md").read_text(encoding="utf-8"))
+    text = template.render(
         header=yaml.safe_dump(header, sort_keys=False, allow_unicode=True).rstrip(),
         marker=CARD_MARKER,
-        name=plain_markdown(name),
-        pretty_name=plain_markdown(header["pretty_name"]),
-        license=plain_markdown(header["license"]),
-        time_unit=plain_markdown(any_split.time_unit or "not stated by the source"),
-        provenance=card.get("provenance", "Not stated.").strip(),
-        citation=card.get("citation", "").strip(),
-        mark_text=f"{card.get('marks', '').strip()} {_mark_summary(counts, any_split.id2label)}".strip(),
-        num_marks=any_split.num_marks,
+        texts=texts,
+        time_unit=next(iter(splits.values())).time_unit,
+        labels=labels,
+        counts=counts,
         example=next(iter(configs)),
         folder=CARD_FOLDER,
         sampled=f"{SAMPLED_WINDOWS:,}",
         seed=SAMPLED_SEED,
-        statistics=_markdown("split", {split: statistics(sequences) for split, sequences in splits.items()}),
-        windows=_markdown("split", windows),
-        mark_counts=_markdown(
-            "mark",
-            {
-                str(mark): {"name": label, **{split: int(count[mark]) for split, count in counts.items()}}
-                for mark, label in any_split.id2label.items()
-            },
-        ),
+        statistics={split: statistics(sequences) for split, sequences in splits.items()},
+        windows=windows,
+        mark_counts={
+            mark: {"name": label, **{split: count[mark] for split, count in counts.items()}}
+            for mark, label in labels.items()
+        },
     )
     return re.sub(r"\n{3,}", "\n\n", text)
-
-
-def _mark_summary(counts: Mapping[str, np.ndarray], id2label: Mapping[int, str]) -> str:
-    split, count = next(iter(counts.items()))
-    most, least, share = int(count.argmax()), int(count.argmin()), count / count.sum()
-    if share[most] == share[least]:
-        return ""
-    return (
-        f"In the {split} split {share[most]:.1%} of the events are of the most frequent mark "
-        f"({plain_markdown(id2label[most])}) and {share[least]:.2%} of the rarest ({plain_markdown(id2label[least])})."
-    )
 
 
 def _size_category(number: int) -> str:
@@ -246,15 +226,8 @@ def plain_markdown(text: Any) -> str:
     return re.sub(r"([\\`*\[\]<>#|~&]|\b_|_\b)", lambda match: f"&#{ord(match[1])};", line)
 
 
-def _markdown(corner: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """A Markdown table, one row per key; a value that is not there stays blank."""
-    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-
-    def text(value: Any) -> str:
-        if isinstance(value, str):
-            return plain_markdown(value)
-        return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
-
-    lines = [[corner, *columns], ["---"] * (len(columns) + 1)]
-    lines += [[key, *(text(row[column]) if column in row else "" for column in columns)] for key, row in rows.items()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _cell(value: Any) -> str:
+    """A value of a Markdown table."""
+    if isinstance(value, str):
+        return plain_markdown(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import reduce
 from itertools import product
@@ -19,8 +19,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .sequences import TIME_UNITS, EventSequences, checked_sequences, group_rows, unit_in_nanoseconds
-from .tables import column_names, first_rows, is_csv, nearest, read_table
+from .sequences import (
+    TIME_UNITS,
+    EventSequences,
+    check_column,
+    checked_sequences,
+    event_rows,
+    numbers_of_text,
+    unit_in_nanoseconds,
+)
+from .tables import first_rows, is_csv, is_text, nearest, plain, read_table
 
 # More kinds of events than this are not told apart: the rarest, and all that happen less than so often, become OTHER.
 MAX_MARKS, SELDOM = 100, 20
@@ -39,24 +47,16 @@ COLUMN_NAMES: dict[str, tuple[str, ...]] = {
 }
 NUMBER, ISO = "number", "iso"
 EPOCHS = ("s", "ms", "us", "ns")  # numbers that count from 1970
-_FIRST_YEAR, _LAST_YEAR = 946_684_800, 4_102_444_800  # 2000 and 2100, in seconds since 1970
-_DATES: tuple[str, ...] = (
-    "%d.%m.%Y",
-    "%d/%m/%Y",
-    "%m/%d/%Y",
-    "%Y/%m/%d",
-    "%d-%m-%Y",
-    "%m-%d-%Y",
-    "%d %b %Y",
-    "%d %B %Y",
-    "%b %d, %Y",
-)
-_DATES += ("%B %d, %Y", "%d-%b-%Y", "%d/%b/%Y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%a, %d %b %Y", "%Y%m%d")
+_YEAR_2000, _YEAR_2100 = 946_684_800, 4_102_444_800  # in seconds since 1970
+_DATES: tuple[str, ...] = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%d %b %Y")
+_DATES += ("%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%d-%b-%Y", "%d/%b/%Y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y")
+_DATES += ("%a, %d %b %Y", "%Y%m%d")
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", " %H:%M:%S %z", ":%H:%M:%S %z")
 _SHORTENED = _CLOCKS[3::-1]  # one clock, as programs write it that leave out what is 0
 EITHER = "|"  # between patterns of which each time fits one
 _SAMPLE = 1000  # distinct times on which formats are tried
 _IN_UTC = "Times name their zone; they are shown in UTC."
+_WRITE_A_PATTERN = "Write a pattern as the time_format, such as '%d.%m.%Y %H:%M'."
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ class Reading:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Reading:
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(values) - known):
-            raise ValueError(f"A reading has the fields {', '.join(sorted(known))}; got unknown {', '.join(unknown)}.")
+        names = {field.name for field in fields(cls)}
+        if unknown := sorted(set(values) - names):
+            raise ValueError(f"A reading has the fields {', '.join(sorted(names))}; got unknown {', '.join(unknown)}.")
         return cls(**{**values, "marks": tuple(values.get("marks", ()))})
 
 
@@ -118,7 +118,7 @@ def read_events(
         source: a .csv, .tsv, .jsonl, .json or .parquet file with one row per event (or per sequence, lists in its
             cells), or any other table `load_events` takes.
         time, mark, sequence: names of the columns; where one is not given, the first of `COLUMN_NAMES` that is there.
-        time_format: see `Reading`; found out if not given.
+        time_format: see `Reading`; detected if not given.
         time_unit: unit to convert timestamps to, or the name of the numbers' unit; by default the one in which the
             median interval is nearest to 1.
         max_marks: how many kinds of events to tell apart at most.
@@ -127,272 +127,185 @@ def read_events(
     kept = reading or Reading()
     if max_marks < 2:
         raise ValueError(f"max_marks must be at least 2; got {max_marks}. The default is {MAX_MARKS}.")
-    table, names = _read(source, {"time": time, "mark": mark, "sequence": sequence}, kept)
-    table, notes = _without_missing(table, names)
-    times, written, time_notes = _read_times(table["time"], time_format, kept.time_format, names["time"])
-    if kept.marks:
-        codes, marks, merges, mark_notes = _known_marks(table["mark"], kept.marks, kept.merges)
-    else:
-        codes, marks, merges, mark_notes = _choose_marks(table["mark"], max_marks, names["mark"])
+    table = first_rows(source) if is_csv(source) else read_table(source)
+    names = _find_columns(table, {"time": time, "mark": mark, "sequence": sequence}, kept)
+    if is_csv(source):  # marks and ids are text, whatever their first rows look like
+        text = [names[role] for role in ("mark", "sequence") if role in names]
+        table = read_table(source, columns=names.values(), text_columns=text)
+    notes: list[str] = []
+    rows = _without_missing(event_rows(table, names, forgiving=True), names, notes)
+    times, written = _read_times(plain(rows["time"]), time_format, kept.time_format, names["time"], notes)
+    marks, codes, merges = _read_marks(rows["mark"], kept, max_marks, names["mark"], notes)
     unit = time_unit or kept.time_unit
-    detects_unit = pa.types.is_timestamp(times.type) and unit is None
+    detects_unit = not _is_number(times.type) and unit is None
     if detects_unit and kept.marks:
-        raise ValueError(
-            f"this model was trained on numbers without a unit; column {names['time']!r} holds timestamps. Give times "
-            "as numbers in the unit it was trained on."
-        )
-    ids = _plain(table["sequence"]) if "sequence" in table.column_names else None
-    _, order, offsets, seq_ids = group_rows(ids, len(times))
-    flat = times.take(order), pa.array(codes).take(order), None, offsets, seq_ids
-    events = checked_sequences(*flat, dict(enumerate(marks)), "ns" if detects_unit else unit, sort=True)
+        raise ValueError("this model was trained on numbers without a unit; got timestamps. Give such numbers.")
+    rows = rows.set_column(0, "time", times).set_column(1, "mark", pa.array(codes))
+    events = checked_sequences(rows, dict(enumerate(marks)), "ns" if detects_unit else unit, sort=True)
     if detects_unit:
         events = _in_natural_unit(events)
-    resolution, tie_notes = (kept.resolution, []) if kept.marks else _tied_resolution(events, times)
+    resolution = kept.resolution if kept.marks else _tied_resolution(events, times, notes)
     if resolution is not None:
         events = spread_ties(events, resolution)
-    found = Reading(
-        time=names["time"],
-        mark=names["mark"],
-        sequence=names.get("sequence"),
-        time_format=written,
-        time_unit=events.time_unit,
-        marks=tuple(marks),
-        merges=merges,
-        resolution=resolution,
-    )
-    return Read(events, found, [*notes, *time_notes, *mark_notes, *tie_notes])
+    columns = (names["time"], names["mark"], names.get("sequence"))
+    return Read(events, Reading(*columns, written, events.time_unit, tuple(marks), merges, resolution), notes)
 
 
 # --- columns
 
 
-def _find_columns(
-    names: Sequence[str], asked: Mapping[str, str | None], kept: Reading, sample: Callable[[], pa.Table]
-) -> dict[str, str]:
-    """The column of each role; there may be none of sequences. `sample` gives rows to look into."""
-    listed = f"the columns are {', '.join(names)}."
-    if any(map(_is_value, names)):
-        listed += " Does the file lack a line of column names?"
-    for role, name in asked.items():
-        if name is not None and name not in names:
-            near = nearest(name, names)
-            raise ValueError(f"there is no {role} column {name!r}; {listed}{near} Name one of them.")
+def _find_columns(table: pa.Table, asked: Mapping[str, str | None], kept: Reading) -> dict[str, str]:
+    """The column of each role; there may be none of sequences."""
+    names = table.column_names
+    columns = {role: check_column(names, role, name) for role, name in asked.items() if name is not None}
     lower = {column.lower().strip(): column for column in reversed(names)}
-    found = {role: name for role, name in asked.items() if name is not None}
-    for role, known in COLUMN_NAMES.items():
-        candidates = [getattr(kept, role), *(lower.get(guess) for guess in known)]
-        free = [name for name in candidates if name in names and name not in found.values()]
-        if role not in found and free:
-            found[role] = free[0]
-    if "time" not in found and len(timestamps := _columns_of_timestamps(sample())) == 1:
-        found["time"] = timestamps[0]
-    if missing := [role for role in ("time", "mark") if role not in found]:
+    for role, usual in COLUMN_NAMES.items():
+        candidates = [getattr(kept, role), *(lower.get(guess) for guess in usual)]
+        free = [name for name in candidates if name in names and name not in columns.values()]
+        if role not in columns and free:
+            columns[role] = check_column(names, role, free[0])
+    if "time" not in columns and len(timestamps := _columns_of_timestamps(table)) == 1:
+        columns["time"] = check_column(names, "time", timestamps[0])
+    if missing := [role for role in ("time", "mark") if role not in columns]:
         which = " and which ".join({"time": "when it happened", "mark": "what happened"}[role] for role in missing)
         roles = " and ".join(f"the {role} column" for role in missing)
-        raise ValueError(f"which column says {which}? T{listed[1:]} Name {roles}.")
-    for role, name in found.items():
-        if names.count(name) > 1:
-            raise ValueError(f"the {role} column must be one; {names.count(name)} are called {name!r}. Rename them.")
-    return {role: found[role] for role in COLUMN_NAMES if role in found}
+        has_values = any(any(map(str.isdigit, name)) and not any(map(str.isalpha, name)) for name in names)
+        hint = " Does the file lack a line of column names?" if has_values else ""
+        raise ValueError(f"which column says {which}? The columns are {', '.join(names)}.{hint} Name {roles}.")
+    return {role: columns[role] for role in COLUMN_NAMES if role in columns}
 
 
 def _columns_of_timestamps(table: pa.Table) -> list[str]:
     """The columns whose first values are timestamps beyond doubt."""
-    found = []
+    names = []
     for position, name in enumerate(table.column_names):
         try:
-            sample = table.column(position).slice(0, 200).drop_null()
-            if len(sample) and _understand(sample, None, name)[1] != NUMBER:
-                found.append(name)
+            sample = plain(table.column(position).slice(0, 200).drop_null())
+            if len(sample) and _understand(sample, None, name, [])[1] != NUMBER:
+                names.append(name)
         except ValueError:
             continue
-    return found
-
-
-def _is_value(name: str) -> bool:
-    return any(letter.isdigit() for letter in name) and not any(letter.isalpha() for letter in name)
-
-
-def _read(source: Any, asked: Mapping[str, str | None], kept: Reading) -> tuple[pa.Table, dict[str, str]]:
-    """The columns that play a role, called by it, one row per event; and their names in the source."""
-    if is_csv(source):
-        names = _find_columns(column_names(source), asked, kept, lambda: first_rows(source))
-        text = [names[role] for role in ("mark", "sequence") if role in names]  # whatever their first rows look like
-        table = read_table(source, columns=names.values(), text_columns=text)
-    else:
-        table = read_table(source)
-        names = _find_columns(table.column_names, asked, kept, lambda: table)
-    table = table.select(list(names.values())).rename_columns(list(names))
-    for role, name in names.items():
-        kind = table.schema.field(role).type
-        if pa.types.is_struct(kind) or pa.types.is_map(kind):
-            raise ValueError(f"the {role} column {name!r} must hold single values or lists; got objects. Flatten it.")
-        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            raise ValueError(f"the {role} column {name!r} must hold text or numbers; got bytes. Convert it to UTF-8.")
-    if "sequence" in names and pa.types.is_nested(table.schema.field("sequence").type):
-        raise ValueError(
-            f"sequence ids must be single values; {names['sequence']!r} holds lists. Name another column."
-        )
-    lists = [role for role in ("time", "mark") if pa.types.is_nested(table.schema.field(role).type)]
-    if not lists:
-        return table, names
-    if len(lists) == 1:
-        raise ValueError(f"times and marks must both be lists or both be single; only the {lists[0]}s are lists.")
-    times, marks = (table[role].combine_chunks() for role in ("time", "mark"))
-    for role, lists_of_role in (("time", times), ("mark", marks)):
-        if pa.types.is_nested(lists_of_role.type.value_type):
-            raise ValueError(
-                f"the lists of {names[role]!r} must hold single values; got lists of lists. Flatten them."
-            )
-    counts, mark_counts = (pc.fill_null(pc.list_value_length(values), 0).to_numpy() for values in (times, marks))
-    if (counts != mark_counts).any():
-        row = int(np.argmax(counts != mark_counts))
-        raise ValueError(f"row {row} has {counts[row]} times and {mark_counts[row]} marks. They must be equally many.")
-    owners = pa.array(np.repeat(np.arange(len(counts)), counts))
-    ids = table["sequence"].take(owners) if "sequence" in names else owners
-    if counts.sum() == 0:
-        raise ValueError(f"the lists of {names['time']!r} hold no events; expected at least one. Check the source.")
-    return pa.table({"time": times.flatten(), "mark": marks.flatten(), "sequence": ids}), names
-
-
-def _plain(values: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """One array of plain values: no chunks, no dictionary."""
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    if isinstance(array, pa.ChunkedArray):  # of no chunks, or of too many bytes for one
-        array = pa.concat_arrays(array.chunks)
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    return names
 
 
 def _encoded(values: pa.ChunkedArray) -> pa.DictionaryArray:
     """Distinct values and their codes."""
-    if pa.types.is_dictionary(values.type):
-        values = values.unify_dictionaries().combine_chunks()
-        return values if isinstance(values, pa.Array) else pa.concat_arrays(values.chunks)
-    return _plain(values).dictionary_encode()
+    array = values.combine_chunks()
+    return array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
 
 
-def _without_missing(table: pa.Table, names: Mapping[str, str]) -> tuple[pa.Table, list[str]]:
+def _without_missing(table: pa.Table, names: Mapping[str, str], notes: list[str]) -> pa.Table:
     """The rows in which nothing is missing; marks and ids without blanks around them."""
     missing: dict[str, np.ndarray] = {}
     for role in names:
         values = table[role]
-        kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-        if role != "time" and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            encoded = _encoded(values)
-            trimmed = pc.utf8_trim_whitespace(encoded.dictionary)
+        if role != "time" and is_text(getattr(values.type, "value_type", values.type)):
+            distinct = _encoded(values)
+            trimmed = pc.utf8_trim_whitespace(distinct.dictionary)
             trimmed = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, trimmed.type), trimmed)
-            values = trimmed.take(encoded.indices)
+            values = trimmed.take(distinct.indices)
             table = table.set_column(table.column_names.index(role), role, values)
         missing[role] = pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False)
     anywhere = np.logical_or.reduce(list(missing.values()))
     count, total = int(anywhere.sum()), table.num_rows
-    if count == 0:
-        return table, []
     worst = max(missing, key=lambda role: missing[role].sum())
     if count > MISSING_SHARE * total:
         raise ValueError(
             f"{count:,} of {total:,} rows lack a value, most in the {worst} column {names[worst]!r}; up to "
             f"{MISSING_SHARE:.0%} are left out by themselves. Check that it is the right column, or clean the file."
         )
-    note = f"{count:,} of {total:,} rows lack a {' or a '.join(r for r in missing if missing[r].any())}: left out."
-    return table.filter(pa.array(~anywhere)), [note]
+    if count:
+        roles = " or a ".join(role for role in missing if missing[role].any())
+        notes.append(f"{count:,} of {total:,} rows lack a {roles}: left out.")
+    return table.filter(pa.array(~anywhere)) if count else table
 
 
 # --- times
 
 
 def _read_times(
-    values: pa.ChunkedArray, asked: str | None, stored: str | None, column: str
-) -> tuple[pa.Array, str, list[str]]:
+    values: pa.Array, asked: str | None, stored: str | None, column: str, notes: list[str]
+) -> tuple[pa.Array, str]:
     """Times in the format asked for, else in the stored one if they fit it, else as detected.
 
     A stored format is reused only where it cannot be detected again: ambiguous patterns, plain numbers.
     """
-    reused = stored if "%" in (stored or "") or stored == NUMBER else None
-    if asked is None and reused is not None:
+    if asked is None and ("%" in (stored or "") or stored == NUMBER):
         try:
-            return _understand(values, reused, column)
+            return _understand(values, stored, column, notes)
         except ValueError:
             pass  # this table writes its times in another way
-    return _understand(values, asked, column)
+    return _understand(values, asked, column, notes)
 
 
-def _understand(values: pa.ChunkedArray, wanted: str | None, column: str) -> tuple[pa.Array, str, list[str]]:
-    """Times as timestamps or float64, their format, and notes about it."""
-    array = _plain(values)
+def _understand(array: pa.Array, wanted: str | None, column: str, notes: list[str]) -> tuple[pa.Array, str]:
+    """Times as timestamps or float64, and their format; what to say about it is added to the notes."""
     kind = array.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        zone = getattr(kind, "tz", None)
-        try:
-            return array.cast(pa.timestamp("ns", zone)), ISO, [_IN_UTC] if zone else []
-        except pa.ArrowInvalid as error:
-            ends = " to ".join(str(end.as_py())[:10] for end in pc.min_max(array).values())
-            raise ValueError(
-                f"times must lie between the years 1678 and 2261; column {column!r} has {ends}. Correct those, or "
-                "leave their rows out."
-            ) from error
+        notes += [_IN_UTC] if getattr(kind, "tz", None) else []
+        return array, ISO
     if pa.types.is_time(kind):
         raise ValueError(f"times need a date; column {column!r} holds times of day such as {array[0]}. Add the date.")
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return _understand_numbers(array, wanted, column)
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+    if _is_number(kind):
+        return _understand_numbers(array, wanted, column, notes)
+    if not is_text(kind):
         raise ValueError(f"times are numbers, timestamps or text; column {column!r} holds {kind}. Convert it.")
-    return _understand_text(array, wanted, column)
+    return _understand_text(array, wanted, column, notes)
 
 
-def _understand_numbers(array: pa.Array, wanted: str | None, column: str) -> tuple[pa.Array, str, list[str]]:
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
+def _understand_numbers(array: pa.Array, wanted: str | None, column: str, notes: list[str]) -> tuple[pa.Array, str]:
     numbers = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    said: list[str] = []
+    lowest, highest = float(numbers.min()), float(numbers.max())
     if wanted is None:
-        lowest, highest = float(numbers.min()), float(numbers.max())
         for power, unit in enumerate(EPOCHS):
-            if _FIRST_YEAR * 1000**power <= lowest and highest <= _LAST_YEAR * 1000**power:
+            if _YEAR_2000 * 1000**power <= lowest and highest <= _YEAR_2100 * 1000**power:
                 wanted = unit
-                said = [f"Times count {unit} since 1970; time_format number would take them as plain numbers."]
-        if wanted is None and pa.types.is_integer(array.type) and 19_000_101 <= lowest and highest <= 21_001_231:
-            if not _parsed(array.cast(pa.string()), "%Y%m%d").isna().any():
-                wanted, said = "%Y%m%d", ["Times are dates written as 20260331."]
+                notes.append(f"Times count {unit} since 1970; time_format number would take them as plain numbers.")
+    is_integer = pa.types.is_integer(array.type)
+    if wanted is None and is_integer and 19_000_101 <= lowest and highest <= 21_001_231:
+        if not _parsed(array.cast(pa.string()), "%Y%m%d").isna().any():
+            wanted = "%Y%m%d"
+            notes.append("Times are dates written as 20260331.")
     if wanted in EPOCHS:
         factor = TIME_UNITS[wanted]
-        if pa.types.is_integer(array.type):
+        if is_integer:
             nanoseconds = array.cast(pa.int64()).to_numpy(zero_copy_only=False) * factor
         else:
             nanoseconds = np.rint(numbers * (factor / 1000)).astype(np.int64) * 1000  # to the microsecond
-        return pa.array(nanoseconds.view("datetime64[ns]")), str(wanted), said
+        return pa.array(nanoseconds.view("datetime64[ns]")), str(wanted)
     if wanted is not None and "%" in wanted:
-        return _understand_text(array.cast(pa.string()), wanted, column)[:2] + (said,)
+        return _understand_text(array.cast(pa.string()), wanted, column, [])
     if wanted not in (None, NUMBER):
         raise ValueError(f"times of column {column!r} are numbers; got the format {wanted!r}. Use {NUMBER} or s, ms.")
-    return pa.array(numbers), NUMBER, said
+    return pa.array(numbers), NUMBER
 
 
-def _understand_text(array: pa.Array, wanted: str | None, column: str) -> tuple[pa.Array, str, list[str]]:
+def _understand_text(array: pa.Array, wanted: str | None, column: str, notes: list[str]) -> tuple[pa.Array, str]:
     as_number = wanted != ISO and "%" not in (wanted or "")
-    if as_number and pc.all(pc.match_substring_regex(array, r"^[+-]?\d{1,18}(,\d+)?$")).as_py():
-        kind = pa.float64() if pc.any(pc.match_substring(array, ",")).as_py() else pa.int64()
-        return _understand_numbers(pc.replace_substring(array, ",", ".").cast(kind), wanted, column)
+    if as_number and (numbers := numbers_of_text(array)) is not None:
+        return _understand_numbers(numbers, wanted, column, notes)
     if as_number and wanted is not None:
-        raise ValueError(
-            f"times of column {column!r} are text such as {array[0].as_py()!r}; got the format {wanted!r}. Write a "
-            "pattern such as '%d.%m.%Y %H:%M'."
-        )
-    said: list[str] = []
-    if wanted is None:
-        wanted = _find_format(array, column)
-        said = [] if wanted == ISO else [f"Times are written as {wanted.replace(EITHER, ' or ')}."]
-        said += ["What the shorter ones leave out is taken as 0."] if EITHER in wanted else []
+        text = array[0].as_py()
+        raise ValueError(f"the format {wanted!r} is for numbers; column {column!r} has {text!r}. {_WRITE_A_PATTERN}")
+    detects, wanted = wanted is None, wanted or _find_format(array, column)
+    ways = wanted.replace(EITHER, " or ")
     parsed = _parsed(array, wanted)
     if parsed.isna().any():
         bad = array[int(np.argmax(parsed.isna()))].as_py()
-        ways = wanted.replace(EITHER, " or ")
         raise ValueError(f"times of column {column!r} must read as {ways}; got {bad!r}. Correct it or the format.")
     if wanted == ISO:
         zoned = pc.match_substring_regex(array, r"\d:\d\d.*(Z|[+-]\d\d:?\d*)$").to_numpy(zero_copy_only=False)
-        if zoned.any():
-            said = [_IN_UTC]
+        notes += [_IN_UTC] if zoned.any() else []
         if zoned.any() and not zoned.all():
-            said += [f"{int((~zoned).sum()):,} of {len(zoned):,} times name no zone and are taken as UTC."]
-    return pa.array(parsed.dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")), wanted, said
+            notes.append(f"{int((~zoned).sum()):,} of {len(zoned):,} times name no zone and are taken as UTC.")
+    elif detects:
+        notes.append(f"Times are written as {ways}.")
+        notes += ["What the shorter ones leave out is taken as 0."] if EITHER in wanted else []
+    return pa.array(parsed.dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")), wanted
 
 
 def _parsed(array: pa.Array, time_format: str) -> pd.Series:
@@ -421,26 +334,18 @@ def _find_format(array: pa.Array, column: str) -> str:
     if len(fits) == 1:
         return fits[0]
     if fits:
-        first, second = fits[:2]
-        text = array[0].as_py()
-        dates = [f"{_parsed(array[:1], pattern).iloc[0]:%d %B %Y}" for pattern in (first, second)]
-        raise ValueError(
-            f"{text!r} in column {column!r} may be {dates[0]} or {dates[1]}. Give the time_format {first!r} or "
-            f"{second!r}."
-        )
+        dates = " or ".join(f"{_parsed(array[:1], pattern).iloc[0]:%d %B %Y}" for pattern in fits[:2])
+        formats = " or ".join(map(repr, fits[:2]))
+        raise ValueError(f"{array[0].as_py()!r} in column {column!r} may be {dates}. Give the time_format {formats}.")
     best = max(counts, key=lambda pattern: counts[pattern])
     unread = _parsed(sample, best).isna().to_numpy()
     example = sample[int(np.argmax(unread))].as_py()
     if counts[best] == 0:
         raise ValueError(
-            f"column {column!r} does not read as times: {example!r}. Name the time column, or give the "
-            "time_format, such as '%d.%m.%Y %H:%M'."
+            f"column {column!r} does not read as times: {example!r}. Name the time column. {_WRITE_A_PATTERN}"
         )
-    fitting = sample[int(np.argmin(unread))].as_py()
-    raise ValueError(
-        f"times must be written in one way; column {column!r} has {fitting!r} ({best}) and {example!r}. Correct "
-        "those that differ."
-    )
+    both = f"{sample[int(np.argmin(unread))].as_py()!r} ({best}) and {example!r}"
+    raise ValueError(f"times must be written in one way; column {column!r} has {both}. Correct those that differ.")
 
 
 def natural_unit(seconds: float) -> str:
@@ -460,26 +365,27 @@ def _in_natural_unit(events: EventSequences) -> EventSequences:
 # --- tied times
 
 
-def _tied_resolution(events: EventSequences, moments: pa.Array) -> tuple[float | None, list[str]]:
+def _tied_resolution(events: EventSequences, times: pa.Array, notes: list[str]) -> float | None:
     """What the times were rounded to, in the events' unit, if that makes many of them equal."""
     repeated = events.intervals() == 0
     repeated[events.offsets[:-1]] = False
     tied = int(repeated.sum())
     if tied <= TIED_SHARE * max(1, events.num_events - len(events)):
-        return None, []
+        return None
     share = f"{tied / events.num_events:.0%} of the events have the very time of the one before"
-    if pa.types.is_timestamp(moments.type):
-        nanoseconds = moments.cast(pa.timestamp("ns")).view(pa.int64()).to_numpy(zero_copy_only=False)
+    if not _is_number(times.type):
+        nanoseconds = times.cast(pa.timestamp("ns")).view(pa.int64()).to_numpy(zero_copy_only=False)
         names = {"D": "day", "h": "hour", "min": "minute", "s": "second", "ms": "millisecond"}
-        unit = next((unit for unit in names if (nanoseconds % TIME_UNITS[unit] == 0).all()), None)
-        if unit is not None:
-            said = (
+        for unit in (unit for unit in names if (nanoseconds % TIME_UNITS[unit] == 0).all()):
+            notes.append(
                 f"{share}: times are rounded to the {names[unit]}. A model sees them spread over it, in their order."
             )
-            return TIME_UNITS[unit] / unit_in_nanoseconds(events.time_unit or "s"), [said]
+            return TIME_UNITS[unit] / unit_in_nanoseconds(events.time_unit or "s")
     elif (events.times == np.floor(events.times)).all():
-        return 1.0, [f"{share}: times are whole numbers. The model sees them spread over the unit, in their order."]
-    return None, [f"{share}, and it is not rounding: the likelihood of such events means little."]
+        notes.append(f"{share}: times are whole numbers. The model sees them spread over the unit, in their order.")
+        return 1.0
+    notes.append(f"{share}, and it is not rounding: the likelihood of such events means little.")
+    return None
 
 
 def spread_ties(events: EventSequences, resolution: float) -> EventSequences:
@@ -503,68 +409,58 @@ def spread_ties(events: EventSequences, resolution: float) -> EventSequences:
 # --- marks
 
 
+def _read_marks(
+    values: pa.ChunkedArray, kept: Reading, max_marks: int, column: str, notes: list[str]
+) -> tuple[Sequence[str], np.ndarray, bool]:
+    """Names of the marks, codes (N,), and whether some became "other"."""
+    distinct = _encoded(values)
+    labels = [_label(value) for value in distinct.dictionary.to_pylist()]
+    counts = np.bincount(distinct.indices.to_numpy(), minlength=len(labels))
+    marks, merges = (kept.marks, kept.merges) if kept.marks else _chosen_marks(labels, counts, max_marks)
+    position = {label: code for code, label in enumerate(marks)}
+    unknown = [label for label in labels if label not in position]
+    if kept.marks and unknown and all(label.isdecimal() and int(label) < len(marks) for label in labels):
+        position, unknown = {label: int(label) for label in labels}, []  # numbers of a model's marks
+    if unknown and not merges:
+        shown = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+        names = ", ".join(map(repr, marks[:12])) + (", ..." if len(marks) > 12 else "")
+        raise ValueError(
+            f"the model does not know {len(unknown)} of these marks: {shown}.{nearest(unknown[0], marks)} It knows "
+            f"{names}. Leave such events out, or train on a file that has them."
+        )
+    codes = np.array([position.get(label, position.get(OTHER, -1)) for label in labels])
+    merged = int(counts[codes == position.get(OTHER, -1)].sum())
+    if not kept.marks and merges and merged > 0.5 * counts.sum():
+        raise ValueError(
+            f"column {column!r} has {len(labels):,} different values in {counts.sum():,} events, and the "
+            f"{len(marks) - 1} most frequent cover less than half of them. A mark says what kind of event it was: "
+            "name another mark column, or raise max_marks."
+        )
+    if not kept.marks and merges:
+        notes.append(
+            f"{len(labels):,} kinds of events, of which at most {max_marks} (max_marks) are kept apart: the rarest "
+            f"{len(labels) - len(marks) + 1:,} ({merged / counts.sum():.1%} of the events) become {OTHER!r}."
+        )
+    elif unknown:
+        share = sum(counts[code] for code, label in enumerate(labels) if label not in position) / counts.sum()
+        notes.append(f"{len(unknown):,} kinds of events are {OTHER!r} to the model ({share:.1%} of the events).")
+    return marks, codes[distinct.indices.to_numpy()], merges
+
+
+def _chosen_marks(labels: Sequence[str], counts: np.ndarray, max_marks: int) -> tuple[Sequence[str], bool]:
+    """All labels, or the frequent ones and "other"; numbers in their order, before names."""
+
+    def natural(label: str) -> tuple[bool, int, str]:
+        return (False, int(label), label) if label.isdecimal() else (True, 0, label)
+
+    if len(labels) <= max_marks:
+        return sorted(labels, key=natural), False
+    frequent = np.argsort(-counts, kind="stable")[: max_marks - 1]
+    kept = {labels[code] for code in frequent if counts[code] >= SELDOM} - {OTHER}
+    return [*sorted(kept, key=natural), OTHER], True
+
+
 def _label(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _choose_marks(
-    values: pa.ChunkedArray, max_marks: int, column: str
-) -> tuple[np.ndarray, Sequence[str], bool, list[str]]:
-    """Codes (N,) of the marks, their names, whether some became "other", and what to say about it."""
-    encoded = _encoded(values)
-    labels = [_label(value) for value in encoded.dictionary.to_pylist()]
-    counts = np.bincount(encoded.indices.to_numpy(), minlength=len(labels))
-    if len(labels) <= max_marks:
-        marks = sorted(labels, key=_natural)
-        position = {label: code for code, label in enumerate(marks)}
-        return np.array([position[label] for label in labels])[encoded.indices.to_numpy()], marks, False, []
-    frequent = np.argsort(-counts, kind="stable")[: max_marks - 1]
-    kept = [labels[code] for code in frequent if counts[code] >= SELDOM]
-    marks = [*sorted(set(kept) - {OTHER}, key=_natural), OTHER]
-    position = {label: code for code, label in enumerate(marks)}
-    codes = np.array([position.get(label, position[OTHER]) for label in labels])
-    merged = int(counts[codes == position[OTHER]].sum())
-    if merged > 0.5 * counts.sum():
-        raise ValueError(
-            f"column {column!r} has {len(labels):,} different values in {counts.sum():,} events, and the "
-            f"{len(kept)} most frequent cover less than half of them. A mark says what kind of event it was: name "
-            "another mark column, or raise max_marks."
-        )
-    said = (
-        f"{len(labels):,} kinds of events, of which at most {max_marks} (max_marks) are kept apart: the rarest "
-        f"{len(labels) - len(marks) + 1:,} ({merged / counts.sum():.1%} of the events) become {OTHER!r}."
-    )
-    return codes[encoded.indices.to_numpy()], marks, True, [said]
-
-
-def _known_marks(
-    values: pa.ChunkedArray, marks: Sequence[str], merges: bool
-) -> tuple[np.ndarray, Sequence[str], bool, list[str]]:
-    """The same where the names are given."""
-    encoded = _encoded(values)
-    labels = [_label(value) for value in encoded.dictionary.to_pylist()]
-    counts = np.bincount(encoded.indices.to_numpy(), minlength=len(labels))
-    position = {label: code for code, label in enumerate(marks)}
-    unknown = [label for label in labels if label not in position]
-    if unknown and all(label.isdecimal() and int(label) < len(marks) for label in labels):
-        return np.array([int(label) for label in labels])[encoded.indices.to_numpy()], marks, merges, []
-    said = []
-    if unknown and not merges:
-        shown = ", ".join(repr(label) for label in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
-        known = ", ".join(map(repr, marks[:12])) + (", ..." if len(marks) > 12 else "")
-        raise ValueError(
-            f"the model does not know {len(unknown)} of these marks: {shown}.{nearest(unknown[0], marks)} It knows "
-            f"{known}. Leave such events out, or train on a file that has them."
-        )
-    if unknown:
-        share = sum(counts[code] for code, label in enumerate(labels) if label not in position) / counts.sum()
-        said = [f"{len(unknown):,} kinds of events are {OTHER!r} to the model ({share:.1%} of the events)."]
-    codes = np.array([position.get(label, position.get(OTHER, -1)) for label in labels])
-    return codes[encoded.indices.to_numpy()], marks, merges, said
-
-
-def _natural(label: str) -> tuple[bool, int, str]:
-    """Numbers in their order, before names."""
-    return (False, int(label), label) if label.isdecimal() else (True, 0, label)

@@ -1,28 +1,25 @@
 """Marked event sequences: what a user has, checked once at the door and then trusted.
 
 `EventSequences` holds many sequences flat (one copy in memory, sequence i between two offsets). `load_events` makes it
-from files, frames, datasets and lists. Everything later (windows, models, solvers) starts from here.
+from files, frames, datasets and lists; `reading.read_events` from tables whose columns and formats it detects first.
+Both go through `event_rows` and `checked_sequences`. Windows, models and solvers start from here.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .tables import FILE_TYPES, nearest, read_table
-
-if TYPE_CHECKING:
-    import torch
+from .tables import FILE_TYPES, is_text, nearest, plain, read_table
 
 TIME_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}  # in nanoseconds
 TIME_UNITS |= {"D": 24 * TIME_UNITS["h"], "W": 7 * 24 * TIME_UNITS["h"]}
@@ -31,23 +28,22 @@ SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("validation", 
 MAX_INFERRED_MARKS = 1_000_000
 # Models count in float32, which ends at 3e38; nothing measured in a sensible unit comes near.
 LONGEST_SPAN = 1e30
-# Float64 tells whole numbers apart up to here.
-_LARGEST_WHOLE = 2**53
 # What 64 bits of nanoseconds hold, whole years.
-_FIRST_YEAR, _LAST_YEAR = 1678, 2261
+_YEARS = "timestamps must lie in 1678 to 2261"
+_TIMES = "times must be numbers, timestamps or ISO strings"
+# The columns that `load_events` takes by default.
+_DEFAULTS = {"time": ("times", "time"), "mark": ("marks", "mark"), "sequence": ("seq_id",), "start": ()}
 
 
 def unit_in_nanoseconds(unit: str) -> float:
     """Length of a time unit: one of `TIME_UNITS`, or a multiple of one such as "1e6 s"."""
     factor, _, name = str(unit).rpartition(" ")
     try:
-        length = TIME_UNITS[name] * (float(factor) if factor else 1)
+        length = TIME_UNITS[name] * float(factor or 1)
     except (KeyError, ValueError):
         length = math.nan
     if not 0 < length < math.inf:
-        raise ValueError(
-            f"a unit of time is one of {', '.join(TIME_UNITS)}, or a multiple such as '1e6 s'; got {unit!r}."
-        )
+        raise ValueError(f"a unit of time is one of {', '.join(TIME_UNITS)}, or such as '1e6 s'; got {unit!r}.")
     return length
 
 
@@ -63,8 +59,8 @@ class EventSequences:
         id2label: name of every mark; its length is the number of marks.
         starts: (S,) float64, when each observation began; NaN where unknown.
         time_unit: name of the unit of `times` ("s", "h", "1e6 s", ...), or None if the source does not say.
-        epochs: (S,) datetime64[ns], the moment each sequence calls 0, if its times came as timestamps.
-        resolution: in `time_unit`; if given, the source rounded its times down to multiples of it, and `times` stand
+        epochs: (S,) datetime64[ns], the timestamp each sequence calls 0, if its times came as timestamps.
+        resolution: in `time_unit`; if given, the source rounded its times down to multiples of it, and `times` lie
             somewhere inside (see `reading.spread_ties`). People are shown the source's.
     """
 
@@ -80,38 +76,13 @@ class EventSequences:
 
     @classmethod
     def from_lists(
-        cls,
-        times: Sequence[Any],
-        marks: Sequence[Any],
-        *,
-        id2label: Mapping[int, str] | None = None,
-        num_marks: int | None = None,
-        seq_ids: Sequence[Any] | None = None,
-        starts: Sequence[float] | np.ndarray | None = None,
-        time_unit: str | None = None,
+        cls, times: Any, marks: Any, *, seq_ids: Any = None, starts: Any = None, **keywords: Any
     ) -> EventSequences:
-        """One list of numeric times and one of integer marks per sequence; validates and flattens."""
-        try:
-            times, marks = ([np.asarray(sequence) for sequence in values] for values in (times, marks))
-            flat = all(sequence.ndim == 1 and sequence.dtype != object for sequence in (*times, *marks))
-            first = None if starts is None else pa.array(np.asarray(starts, dtype=np.float64))
-        except (TypeError, ValueError):
-            flat = False
-        if not flat:
-            raise ValueError("from_lists takes a list of numbers per sequence; got others. Use load_events instead.")
-        ids = tuple(range(len(times))) if seq_ids is None else tuple(seq_ids)
-        if not len(times) == len(marks) == len(ids) > 0:
-            raise ValueError(
-                "times, marks and seq_ids must name the same sequences, at least one; "
-                f"got {len(times)}, {len(marks)} and {len(ids)}. Give one list of each per sequence."
-            )
-        lengths, mark_lengths = (np.array([len(sequence) for sequence in values]) for values in (times, marks))
-        offsets = _offsets(lengths, mark_lengths, ids)
-        flat_times, flat_marks = (pa.array(np.concatenate(values)) for values in (times, marks))
-        if _is_text(flat_times.type) or _is_text(flat_marks.type) or pa.types.is_timestamp(flat_times.type):
-            raise ValueError("from_lists takes numeric times and marks; got text or dates. Use load_events instead.")
-        labels = _vocabulary([flat_marks], id2label, num_marks)
-        return checked_sequences(flat_times, flat_marks, first, offsets, ids, labels, time_unit)
+        """One list of times and one of marks per sequence, perhaps their ids and starts; keywords of `load_events`."""
+        columns: dict[str, Any] = {"times": list(map(list, times)), "marks": list(map(list, marks))}
+        columns |= {} if seq_ids is None else {"seq_id": list(seq_ids)}
+        columns |= {} if starts is None else {"start": np.asarray(starts, dtype=np.float64)}
+        return load_events(columns, start=None if starts is None else "start", **keywords)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -154,28 +125,18 @@ class EventSequences:
         """(N,) time since the event before; 0 for the first of a sequence whose start is unknown."""
         return self.times - self.previous_times()
 
-    def timestamps(self, index: int | None = None) -> np.ndarray | None:
-        """Timestamps of one sequence's events, or of all, as datetime64[ns], exact to the microsecond; None if times
-        were numbers."""
+    def shown_times(self, index: int | None = None) -> np.ndarray:
+        """Times of one sequence's events, or of all, as the source gives them: numbers, or timestamps exact to
+        the microsecond."""
+        times = self.times if index is None else self[index][0]
         if self.epochs is None:
-            return None
-        times, epochs = self.times, np.repeat(self.epochs, self.lengths) if index is None else self.epochs[index]
-        times = times if index is None else self[index][0]
+            return times if self.resolution is None else np.floor(times / self.resolution) * self.resolution
+        epochs = np.repeat(self.epochs, self.lengths) if index is None else self.epochs[index]
         # float64 is exact to the microsecond for decades, so rounding restores the source's timestamps.
         unit = unit_in_nanoseconds(self.time_unit or "s")
         timestamps = epochs + np.rint(times * (unit / 1000)).astype("timedelta64[us]").astype("timedelta64[ns]")
-        if self.resolution is None:
-            return timestamps
-        step = round(self.resolution * unit)
+        step = 1 if self.resolution is None else round(self.resolution * unit)
         return (timestamps.astype(np.int64) // step * step).astype("datetime64[ns]")
-
-    def shown_times(self, index: int | None = None) -> np.ndarray:
-        """Times of one sequence's events, or of all, as the source gives them: timestamps, or numbers."""
-        timestamps = self.timestamps(index)
-        if timestamps is not None:
-            return timestamps
-        times = self.times if index is None else self[index][0]
-        return times if self.resolution is None else np.floor(times / self.resolution) * self.resolution
 
     def select(self, indices: Sequence[int] | np.ndarray) -> EventSequences:
         """The sequences at `indices`, in that order."""
@@ -194,33 +155,13 @@ class EventSequences:
         )
 
 
-@dataclass(frozen=True)
-class EventBatch:
-    """Sequences side by side, right-padded.
-
-    Args:
-        times: (B, T) float32, relative to each row's clock origin; padding repeats the last time.
-        marks: (B, T) int64; 0 on padding.
-        mask: (B, T) bool, True where there is an event.
-    """
-
-    times: torch.Tensor
-    marks: torch.Tensor
-    mask: torch.Tensor
-
-    @classmethod
-    def from_spans(
-        cls, times: np.ndarray, marks: np.ndarray, first: np.ndarray, count: np.ndarray, origin: np.ndarray
-    ) -> EventBatch:
-        """Events first[b] : first[b] + count[b] of flat `times` and `marks` (N,); first, count and origin are (B,)."""
-        import torch
-
-        step = np.arange(count.max())
-        mask = step < count[:, None]  # (B, T)
-        where = first[:, None] + np.minimum(step, count[:, None] - 1)
-        # The difference is taken in float64: float32 would lose small intervals far from zero.
-        relative = (times[where] - origin[:, None]).astype(np.float32)
-        return cls(torch.from_numpy(relative), torch.from_numpy(marks[where] * mask), torch.from_numpy(mask))
+def find_sequence(events: EventSequences, name: Any) -> int:
+    """Position of the sequence of this id; a number and its text are the same."""
+    names = [str(seq_id) for seq_id in events.seq_ids]
+    if str(name) not in names:
+        hint = nearest(name, names) + f" Choose one of {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}."
+        raise ValueError(f"there is no sequence {name!r} among {len(names):,}.{hint}")
+    return names.index(str(name))
 
 
 def load_events(
@@ -241,15 +182,15 @@ def load_events(
     columns); the time column tells which. Marks given as strings get a vocabulary, in sorted order.
 
     Args:
-        source: path to .csv, .jsonl, .json or .parquet; pandas DataFrame; `datasets.Dataset`; dict of columns; or a
-            list of sequences, each a list of (time, mark) pairs or a dict of times and marks.
+        source: anything `tables.read_table` takes: a file, a pandas DataFrame, a `datasets.Dataset`, a dict of
+            columns, or a list of sequences, each a list of (time, mark) pairs or a dict of times and marks.
         sequence: column of sequence ids; default `seq_id` if there is one. Without ids rows are numbered (list
             format), or all belong to one sequence (long format).
         time: column of times, default `times` or `time`: numbers, timestamps or ISO strings.
         mark: column of marks, default `marks` or `mark`: integers or strings.
         id2label: names of the marks; string marks outside it are an error.
         num_marks: number of integer marks, if larger than the largest one seen plus 1.
-        start: column with the moment a sequence's observation began, of the same kind as the times.
+        start: column of when a sequence's observation began, of the same kind as the times.
         time_unit: for timestamps the unit to convert to ("s" by default); for numbers only a name to keep.
         sort: put the events of each sequence in order of time (ties keep their order) instead of refusing them.
 
@@ -260,264 +201,255 @@ def load_events(
     {0: 'error', 1: 'login'}
     ```
     """
-    return _load({"": source}, sequence, time, mark, id2label, num_marks, start, time_unit, sort)[""]
+    columns = {"time": time, "mark": mark, "sequence": sequence, "start": start}
+    return load_splits(
+        {"": source}, id2label=id2label, num_marks=num_marks, time_unit=time_unit, sort=sort, **columns
+    )[""]
 
 
-def load_splits(source: str | Path | Mapping[str, Any], **keywords: Any) -> dict[str, EventSequences]:
+def load_splits(
+    source: str | Path | Mapping[str, Any],
+    *,
+    id2label: Mapping[int, str] | None = None,
+    num_marks: int | None = None,
+    time_unit: str | None = None,
+    sort: bool = False,
+    **columns: str | None,
+) -> dict[str, EventSequences]:
     """Splits that share one mark vocabulary.
 
     Args:
         source: a folder with files named train, validation (or valid, val, dev) and test, of which any may be missing;
             other files are ignored. A single file is the split train. Or a mapping from split to `load_events` source.
-        keywords: as in `load_events`.
+        columns: time, mark, sequence and start; all keywords are those of `load_events`.
     """
-    return _load(source if isinstance(source, Mapping) else _split_files(Path(source)), **keywords)
-
-
-def _load(
-    sources: Mapping[str, Any],
-    sequence: str | None = None,
-    time: str | None = None,
-    mark: str | None = None,
-    id2label: Mapping[int, str] | None = None,
-    num_marks: int | None = None,
-    start: str | None = None,
-    time_unit: str | None = None,
-    sort: bool = False,
-) -> dict[str, EventSequences]:
-    tables = {split: read_table(source) for split, source in sources.items()}
-    marks = {split: _column(table, "mark", mark, "marks", "mark") for split, table in tables.items()}
-    stored = next(filter(None, (_class_names(tables[split], name) for split, (name, _) in marks.items())), None)
-    values = [piece.flatten() if _is_list(piece.type) else piece for _, piece in marks.values()]
-    labels = _vocabulary(values, stored if id2label is None else id2label, num_marks)
+    if unknown := columns.keys() - _DEFAULTS.keys():
+        raise TypeError(f"columns are {', '.join(_DEFAULTS)}; got {', '.join(sorted(unknown))}. Correct the keyword.")
+    sources = source if isinstance(source, Mapping) else split_files(Path(source))
+    tables = {split: read_table(piece) for split, piece in sources.items()}
+    names = {split: _named_columns(table.column_names, columns) for split, table in tables.items()}
+    if id2label is None:
+        id2label = next(filter(None, (_class_names(tables[split], names[split]["mark"]) for split in tables)), None)
+    rows = {split: event_rows(table, names[split]) for split, table in tables.items()}
+    labels = _vocabulary([plain(table["mark"]) for table in rows.values()], id2label, num_marks)
     built = {}
     for split, table in tables.items():
+        stored = _metadata(table, "ehd_hf", "time_unit")  # as `export_windows` writes it
         try:
-            times = _column(table, "time", time, "times", "time")[1]
-            flat = _flatten(table, times, marks[split][1], sequence, start)
-            built[split] = checked_sequences(*flat, labels, time_unit or _stored_unit(table), sort)
+            unit = time_unit or (stored if isinstance(stored, str) else None)
+            built[split] = checked_sequences(rows[split], labels, unit, sort)
         except ValueError as error:
             raise ValueError(f"split {split!r}: {error}" if split else str(error)) from None
     return built
 
 
-def _split_files(path: Path) -> dict[str, Path]:
+def split_files(path: Path, types: Sequence[str] = FILE_TYPES) -> dict[str, Path]:
+    """The file of each split in a folder; files of other names are ignored. A file alone is the split train."""
     if not path.is_dir():
         return {"train": path}
     files: dict[str, Path] = {}
     for file in sorted(path.iterdir()):
-        split = SPLIT_NAMES.get(file.stem)
-        if split is None or file.suffix not in FILE_TYPES:
-            continue
+        split = SPLIT_NAMES.get(file.stem) if file.suffix in types else None
         if split in files:
             raise ValueError(f"{path} has two files for {split}: {files[split].name} and {file.name}. Remove one.")
-        files[split] = file
+        if split is not None:
+            files[split] = file
     if not files:
-        found = ", ".join(sorted(file.name for file in path.iterdir())) or "nothing"
-        raise ValueError(
-            f"{path} must hold train, validation or test files ({', '.join(FILE_TYPES)}); it holds {found}. "
-            "Name them so, or pass one file."
-        )
+        inside = ", ".join(sorted(file.name for file in path.iterdir())) or "nothing"
+        raise ValueError(f"{path} must hold train, validation or test files; it holds {inside}. Pass one file.")
     return {split: files[split] for split in ("train", "validation", "test") if split in files}
 
 
-def _column(table: pa.Table, role: str, asked: str | None, *defaults: str) -> tuple[str, pa.Array]:
-    """Name and values of the column that plays a role."""
-    for name in defaults if asked is None else (asked,):
-        if table.column_names.count(name) > 1:
-            raise ValueError(f"the {role} column must be one; several are called {name!r}. Rename them.")
-        if name in table.column_names:
-            values = table.column(name).combine_chunks()
-            return name, values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-    expected = " or ".join(map(repr, defaults if asked is None else (asked,)))
-    found = ", ".join(table.column_names)
-    near = nearest(asked or defaults[0], table.column_names)
-    raise ValueError(f"no {role} column {expected}; the columns are {found}.{near} Pass {role}=<one of them>.")
+# --- columns
 
 
-def _beside(table: pa.Table, key: bytes) -> dict[str, Any]:
-    """What a writer left beside the schema under a key; nothing if it is damaged."""
+def check_column(names: Sequence[str], role: str, *candidates: str | None) -> str:
+    """The first of the candidates that is a column, which must be the only one of its name."""
+    name = next((name for name in candidates if name in names), None)
+    if name is None:
+        asked, near = " or ".join(map(repr, candidates)), nearest(candidates[0], names)
+        raise ValueError(f"there is no {role} column {asked}; the columns are {', '.join(names)}.{near} Name one.")
+    if names.count(name) > 1:
+        raise ValueError(f"the {role} column must be one; {names.count(name)} are called {name!r}. Rename them.")
+    return name
+
+
+def _named_columns(names: Sequence[str], asked: Mapping[str, str | None]) -> dict[str, str]:
+    """The column of each role; there may be none of sequences and of starts."""
+    candidates = {role: usual if asked.get(role) is None else (asked[role],) for role, usual in _DEFAULTS.items()}
+    if asked.get("sequence") is None and "seq_id" not in names:
+        del candidates["sequence"]
+    return {role: check_column(names, role, *options) for role, options in candidates.items() if options}
+
+
+def event_rows(table: pa.Table, names: Mapping[str, str], forgiving: bool = False) -> pa.Table:
+    """The columns that play a role, called by it, one row per event: lists are unfolded, rows numbered if without ids.
+
+    Args:
+        names: the column of each role: time, mark, perhaps sequence and start.
+        forgiving: lists may be empty, and several may have the same id.
+    """
+    table = table.select(list(names.values())).rename_columns(list(names))
+    kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
+    is_lists = [_is_list(kinds[role]) for role in ("time", "mark")]
+    if is_lists[0] != is_lists[1]:
+        raise ValueError(f"times and marks must both be lists, or both not; got {kinds['time']} and {kinds['mark']}.")
+    for role, kind in kinds.items():
+        kind = kind.value_type if all(is_lists) and role in ("time", "mark") else kind
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            raise ValueError(f"the {role} column {names[role]!r} must hold single values; got {kind}. Convert it.")
+    if not all(is_lists):
+        return table
+    times, marks = plain(table["time"]), plain(table["mark"])
+    ids = plain(table["sequence"]) if "sequence" in names else pa.array(range(table.num_rows))
+    counts, mark_counts = (pc.fill_null(pc.list_value_length(values), 0).to_numpy() for values in (times, marks))
+    each = _Order(np.arange(len(ids) + 1), ids.to_pylist())
+    both = [f"{t} and {m}" for t, m in zip(counts, mark_counts, strict=True)]
+    each.refuse(counts != mark_counts, both, "times and marks must be equally many", "Check the source.")
+    if not forgiving:
+        each.refuse(counts == 0, counts, "a sequence needs at least one event", "Leave it out.")
+        codes = ids.dictionary_encode().indices.fill_null(-1).to_numpy()
+        again = np.isin(np.arange(len(codes)), np.unique(codes, return_index=True)[1], invert=True)
+        twice = [f"{name!r} twice" for name in each.seq_ids]
+        each.refuse(again, twice, "sequence ids must differ", "Renumber them, or leave the column out.")
+    if counts.sum() == 0:
+        raise ValueError(f"the lists of {names['time']!r} hold no events; expected at least one. Check the source.")
+    owner = pa.array(np.repeat(np.arange(len(counts)), counts))
+    rows = {"time": times.flatten(), "mark": marks.flatten(), "sequence": ids.take(owner)}
+    return pa.table(rows | ({"start": plain(table["start"]).take(owner)} if "start" in names else {}))
+
+
+def _metadata(table: pa.Table, *keys: str) -> Any:
+    """What a writer left beside the schema under these keys, one inside the other; None if it is damaged."""
     try:
-        found = json.loads((table.schema.metadata or {}).get(key, b"{}"))
+        content = json.loads((table.schema.metadata or {}).get(keys[0].encode(), b"{}"))
     except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return None
+    for key in keys[1:]:
+        content = content.get(key) if isinstance(content, dict) else None
+    return content
 
 
-def _class_names(table: pa.Table, name: str) -> dict[int, str] | None:
-    """Names of a ClassLabel column, as `datasets` keeps them beside the schema."""
-    found: Any = _beside(table, b"huggingface")
-    for key in ("info", "features", name):
-        found = found.get(key) if isinstance(found, dict) else None
-    if isinstance(found, dict):
-        found = found["feature"] if isinstance(found.get("feature"), dict) else found
-        names = found.get("names")
-        if isinstance(names, list) and names and all(isinstance(label, str) for label in names):
-            return dict(enumerate(names))
-    return None
-
-
-def _stored_unit(table: pa.Table) -> str | None:
-    """The time unit, where `export_windows` wrote the file."""
-    unit = _beside(table, b"ehd_hf").get("time_unit")
-    return unit if isinstance(unit, str) else None
+def _class_names(table: pa.Table, column: str) -> dict[int, str] | None:
+    """Names of a ClassLabel column, single or in lists, as `datasets` keeps them beside the schema."""
+    path = ("huggingface", "info", "features", column)
+    names = _metadata(table, *path, "names") or _metadata(table, *path, "feature", "names")
+    is_named = isinstance(names, list) and names and all(isinstance(label, str) for label in names)
+    return dict(enumerate(names)) if is_named else None
 
 
 def _is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
-def _refuse(bad: np.ndarray, values: Any, offsets: np.ndarray, seq_ids: tuple[Any, ...], rule: str, fix: str) -> None:
-    """Raise if any of `bad` is True: the rule, the first value against it, its sequence, the remedy."""
-    if bad.any():
-        where = int(np.argmax(bad))
-        name = seq_ids[int(np.searchsorted(offsets, where, side="right")) - 1]
-        value = values[where].as_py() if isinstance(values, pa.Array) else values[where]
-        raise ValueError(f"{rule}; got {value} in sequence {name!r}. {fix}")
-
-
-def _offsets(lengths: np.ndarray, mark_lengths: np.ndarray, seq_ids: tuple[Any, ...]) -> np.ndarray:
-    each, both = np.arange(len(lengths) + 1), [f"{t} and {m}" for t, m in zip(lengths, mark_lengths, strict=True)]
-    _refuse(lengths != mark_lengths, both, each, seq_ids, "times and marks must be equally many", "Check the source.")
-    _refuse(lengths == 0, lengths, each, seq_ids, "a sequence needs at least one event", "Leave it out.")
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-
-
-def _flatten(
-    table: pa.Table, times: pa.Array, marks: pa.Array, sequence: str | None, start: str | None
-) -> tuple[pa.Array, pa.Array, pa.Array | None, np.ndarray, tuple[Any, ...]]:
-    """Both formats as flat times and marks (N,), starts (S,), offsets (S + 1,) and S ids."""
-    has_ids = sequence is not None or "seq_id" in table.column_names
-    ids = _column(table, "sequence", sequence, "seq_id")[1] if has_ids else None
-    starts = None if start is None else _column(table, "start", start)[1]
-    if ids is not None and pa.types.is_nested(ids.type):
-        raise ValueError(f"sequence ids must be single values; got {ids.type}. Name another column.")
-    if ids is not None and pc.any(pc.is_null(ids, nan_is_null=True)).as_py():
-        raise ValueError("sequence ids must not be missing; got a row without one. Fill it in.")
-    if _is_list(times.type) != _is_list(marks.type):
-        raise ValueError(f"times and marks must both be lists or both be single; got {times.type} and {marks.type}.")
-    if _is_list(times.type):
-        seq_ids = tuple(range(table.num_rows) if ids is None else ids.to_pylist())
-        lengths, mark_lengths = (pc.fill_null(pc.list_value_length(lists), 0).to_numpy() for lists in (times, marks))
-        offsets = _offsets(lengths, mark_lengths, seq_ids)
-        return times.flatten(), marks.flatten(), starts, offsets, seq_ids
-
-    codes, order, offsets, seq_ids = group_rows(ids, len(times))
-    if starts is not None:
-        distinct = pa.table({"sequence": codes, "start": starts}).group_by(["sequence", "start"]).aggregate([])
-        count = np.bincount(distinct["sequence"].to_numpy())
-        rule = f"column {start!r} must hold one value per sequence"
-        _refuse(
-            count > 1, [f"{n} values" for n in count], np.arange(len(count) + 1), seq_ids, rule, "Check the source."
-        )
-        starts = starts.take(order.take(pa.array(offsets[:-1])))
-    return times.take(order), marks.take(order), starts, offsets, seq_ids
-
-
-def group_rows(ids: pa.Array | None, num_rows: int) -> tuple[np.ndarray, pa.Array, np.ndarray, tuple[Any, ...]]:
-    """Rows, one per event, by sequence: codes (N,), the order that puts them together, offsets (S + 1,), S ids.
-
-    Sequences stand in the order in which they appear; without ids all rows are one.
-    """
-    encoded = (pa.array(np.zeros(num_rows, np.int64)) if ids is None else ids).dictionary_encode()
-    codes, seq_ids = encoded.indices.to_numpy(), tuple(encoded.dictionary.to_pylist())
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))]).astype(np.int64)
-    return codes, pa.array(np.argsort(codes, kind="stable")), offsets, seq_ids
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 def _vocabulary(
     marks: Sequence[pa.Array], id2label: Mapping[int, str] | None, num_marks: int | None
 ) -> dict[int, str]:
     """One name per mark for all splits together."""
-    text = {_is_text(values.type) for values in marks}
-    is_count = isinstance(num_marks, int | np.integer) and not isinstance(num_marks, bool)
-    if num_marks is not None and not (is_count and 1 <= num_marks <= MAX_INFERRED_MARKS):
-        raise ValueError(
-            f"num_marks must be a number from 1 to {MAX_INFERRED_MARKS:,}; got {num_marks!r}. Correct it."
-        )
+    is_count = isinstance(num_marks, int | np.integer) and 1 <= num_marks <= MAX_INFERRED_MARKS
+    if num_marks is not None and not is_count:
+        raise ValueError(f"num_marks must be a number from 1 to {MAX_INFERRED_MARKS:,}; got {num_marks!r}.")
+    text = {is_text(values.type) for values in marks}
     if id2label is not None:
-        labels = _given_names(id2label)
+        try:
+            labels = {int(mark): str(id2label[mark]) for mark in sorted(id2label, key=int)}
+        except (TypeError, ValueError):
+            labels = {-1: ""}
+        if list(labels) != list(range(len(labels))) or len(set(labels.values())) != len(labels):
+            raise ValueError(f"id2label must map 0..n-1 to different names; got {id2label!r:.80}. Renumber it.")
     elif text == {True}:
         labels = dict(enumerate(sorted(set().union(*(pc.unique(values).to_pylist() for values in marks)) - {None})))
     elif text == {True, False}:
         raise ValueError("marks are integers in one split and strings in another. Write them the same way in all.")
     else:
-        numeric = [values for values in marks if pa.types.is_integer(values.type) or pa.types.is_floating(values.type)]
-        numbers = [values.cast(pa.float64(), safe=False).drop_null().to_numpy() for values in numeric]
+        numeric = [values.cast(pa.float64(), safe=False) for values in marks if _is_number(values.type)]
+        numbers = [values.drop_null().to_numpy() for values in numeric]
         seen = 1 + int(max((piece[np.isfinite(piece)].max(initial=-1) for piece in numbers), default=-1))
         if num_marks is None and seen > MAX_INFERRED_MARKS:
             raise ValueError(f"marks must count from 0; got {seen - 1}. Pass identifiers as strings, or num_marks.")
-        labels = {mark: str(mark) for mark in range(seen if num_marks is None else num_marks)}
+        labels = {mark: str(mark) for mark in range(num_marks or seen)}
     if num_marks is not None and num_marks != len(labels):
         raise ValueError(f"num_marks is {num_marks} but there are {len(labels)} mark names. Leave num_marks out.")
     return labels
 
 
-def _given_names(id2label: Mapping[int, str]) -> dict[int, str]:
-    try:
-        labels = {int(mark): str(id2label[mark]) for mark in sorted(id2label, key=int)}
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"id2label must map the marks 0..n-1 to names; got {id2label!r:.80}. Renumber it.") from error
-    if list(labels) != list(range(len(labels))) or len(set(labels.values())) != len(labels):
-        raise ValueError(f"id2label must give the marks 0..n-1 different names; got {dict(id2label)}. Renumber it.")
-    return labels
+# --- the one door
 
 
-def _moments(values: pa.Array, offsets: np.ndarray, seq_ids: tuple[Any, ...]) -> np.ndarray:
-    """Numbers as float64, anything that means a moment as datetime64[ns] (UTC); missing is NaN or NaT."""
-    kind, expected = values.type, "times must be numbers, timestamps or ISO strings"
-    if pa.types.is_integer(kind):
-        numbers = values.fill_null(0).to_numpy()
-        rule, fix = "whole times must stay below 2**53, where float64 tells them apart", "Pass timestamps instead."
-        _refuse((numbers > _LARGEST_WHOLE) | (numbers < -_LARGEST_WHOLE), numbers, offsets, seq_ids, rule, fix)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
-        return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    if _is_text(kind):
-        parsed = pd.to_datetime(values.to_pandas(), format="ISO8601", utc=True, errors="coerce")
-        unread = parsed.isna().to_numpy() & values.is_valid().to_numpy(zero_copy_only=False)
-        fix = "Correct it or remove the event."
-        _refuse(unread, values, offsets, seq_ids, expected, fix)
-        unfit = ~parsed.dt.year.between(_FIRST_YEAR, _LAST_YEAR).to_numpy() & values.is_valid().to_numpy(False)
-        _refuse(unfit, values, offsets, seq_ids, f"timestamps must lie in {_FIRST_YEAR} to {_LAST_YEAR}", fix)
-        return parsed.dt.tz_localize(None).to_numpy(dtype="datetime64[ns]")
-    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        raise ValueError(f"{expected}; got {kind}. Convert the column.")
-    try:
-        return values.cast(pa.timestamp("ns", getattr(kind, "tz", None))).to_numpy(zero_copy_only=False)
-    except pa.ArrowInvalid as error:
-        raise ValueError(
-            f"timestamps must lie in {_FIRST_YEAR} to {_LAST_YEAR}: {error}. Check the source."
-        ) from error
+class _Order(NamedTuple):
+    """Which sequence an event belongs to: offsets (S + 1,) and S ids."""
+
+    offsets: np.ndarray
+    seq_ids: Sequence[Any]
+
+    def refuse(self, bad: np.ndarray, values: Any, rule: str, fix: str) -> None:
+        """Raise if any of `bad`, (N,) events or (S,) sequences, is True: the rule, the first value against it, its
+        sequence, the remedy."""
+        if bad.any():
+            where = int(np.argmax(bad))
+            index = int(np.searchsorted(self.offsets, where, side="right")) - 1
+            name = self.seq_ids[where if len(bad) == len(self.seq_ids) else index]
+            value = values[where].as_py() if isinstance(values, pa.Array) else values[where]
+            raise ValueError(f"{rule}; got {value} in sequence {name!r}. {fix}")
 
 
-def _mark_ids(
-    values: pa.Array, id2label: Mapping[int, str], offsets: np.ndarray, seq_ids: tuple[Any, ...]
-) -> np.ndarray:
-    """(N,) int64 in range."""
-    missing = values.is_null().to_numpy(zero_copy_only=False)
-    _refuse(missing, values, offsets, seq_ids, "marks must not be missing", "Fill it in or remove the event.")
-    if _is_text(values.type):
-        blank = pc.equal(pc.utf8_trim_whitespace(values), "").to_numpy(zero_copy_only=False)
-        _refuse(blank, values, offsets, seq_ids, "a mark must have a name", "Fill it in or remove the event.")
-        names = pa.array(list(id2label.values()), values.type)
-        found = pc.fill_null(pc.index_in(values, value_set=names), -1).to_numpy()
-        rule = f"marks must be among the {len(id2label)} names of id2label"
-        _refuse(found < 0, values, offsets, seq_ids, rule, "Add it to id2label.")
-        return found.astype(np.int64)
-    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-        raise ValueError(f"marks must be integers or strings; got {values.type}. Convert the column.")
-    numbers = values.to_numpy(zero_copy_only=False)
-    _refuse(~np.isfinite(numbers), numbers, offsets, seq_ids, "marks must be finite", "Check the source.")
-    fix = "Check which column holds the marks."
-    _refuse(numbers != np.floor(numbers), numbers, offsets, seq_ids, "marks must be whole numbers or strings", fix)
-    _refuse(numbers < 0, numbers, offsets, seq_ids, "marks must not be negative", "Count marks from 0.")
-    fix = f"Pass num_marks={int(numbers.max()) + 1} (or a longer id2label) or check the source."
-    _refuse(numbers >= len(id2label), numbers, offsets, seq_ids, f"marks must lie in [0, {len(id2label)})", fix)
-    return numbers.astype(np.int64)
+def checked_sequences(
+    rows: pa.Table, id2label: Mapping[int, str], time_unit: str | None, sort: bool = False
+) -> EventSequences:
+    """The one door: behind it times are finite and in order and marks are in range.
+
+    Sequences come in the order in which they appear; without ids all rows are one.
+
+    Args:
+        rows: one per event, as of `event_rows`: times as `load_events` takes them, names or numbers of marks.
+        time_unit: as in `load_events`.
+        sort: put the events of each sequence in order of time instead of refusing them.
+    """
+    ids = plain(rows["sequence"]) if "sequence" in rows.column_names else pa.array(np.zeros(rows.num_rows, np.int64))
+    if pc.any(pc.is_null(ids, nan_is_null=True)).as_py():
+        raise ValueError("sequence ids must not be missing; got a row without one. Fill it in.")
+    encoded = ids.dictionary_encode()
+    codes, seq_ids = encoded.indices.to_numpy(), tuple(encoded.dictionary.to_pylist())
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))]).astype(np.int64)
+    order, by_sequence = _Order(offsets, seq_ids), pa.array(np.argsort(codes, kind="stable"))
+    rows = {name: plain(rows[name]).take(by_sequence) for name in rows.column_names}
+    marks, times = _mark_ids(rows["mark"], id2label, order), _parsed_times(rows["time"], order)
+    order.refuse(~np.isfinite(times), times, "times must be finite", "Remove the event or fill in its time.")
+    if sort and _backwards(times, offsets).any():  # a log in order of time is in order within its sequences
+        by_time = np.lexsort((times, np.sort(codes)))  # stable
+        times, marks = times[by_time], marks[by_time]
+    fix = "Pass sort=True to load_events, or name the column of sequence ids."
+    order.refuse(_backwards(times, offsets), times, "times must not decrease within a sequence", fix)
+
+    first, is_number = times[offsets[:-1]], times.dtype == np.float64
+    with np.errstate(over="ignore"):  # what overflows is refused
+        spans = times[offsets[1:] - 1].astype(np.float64) - first.astype(np.float64)  # of timestamps: in ns
+    longest, rule = (LONGEST_SPAN, f"{LONGEST_SPAN:g}") if is_number else (2.0**63, "292 years")
+    fix = "Choose a larger unit of time, or check the source."
+    order.refuse(~(spans < longest), spans, f"times of a sequence must span less than {rule}", fix)
+    starts = np.full(len(seq_ids), np.array("NaN" if is_number else "NaT", times.dtype))
+    if "start" in rows and not pa.types.is_null(rows["start"].type):
+        given = _parsed_times(rows["start"], order)
+        if given.dtype != times.dtype:
+            raise ValueError(f"starts must be {times.dtype}, as the times are; got {given.dtype}. Convert them.")
+        starts = given[offsets[:-1]]
+        same = np.repeat(starts, np.diff(offsets))
+        differ = (given != same) & ~(np.isnan(given) & np.isnan(same))
+        order.refuse(differ, given, "the start column must hold one value per sequence", "Check the source.")
+    late = ~np.isnan(starts) & ((starts > first) | ~np.isfinite(first - starts))
+    order.refuse(late, starts, "a start must be finite and not after the first event", "Check the starts.")
+    if is_number:
+        return EventSequences(times, marks, offsets, seq_ids, dict(id2label), starts, time_unit)
+
+    time_unit = time_unit or "s"
+    unit = unit_in_nanoseconds(time_unit)
+    elapsed = (times - np.repeat(first, np.diff(offsets))).astype(np.int64) / unit
+    starts = np.where(np.isnat(starts), np.nan, (starts - first).astype(np.int64) / unit)
+    return EventSequences(elapsed, marks, offsets, seq_ids, dict(id2label), starts, time_unit, first)
 
 
 def _backwards(times: np.ndarray, offsets: np.ndarray) -> np.ndarray:
@@ -527,58 +459,59 @@ def _backwards(times: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return backwards
 
 
-def checked_sequences(
-    raw_times: pa.Array,
-    raw_marks: pa.Array,
-    raw_starts: pa.Array | None,
-    offsets: np.ndarray,
-    seq_ids: tuple[Any, ...],
-    id2label: Mapping[int, str],
-    time_unit: str | None,
-    sort: bool = False,
-) -> EventSequences:
-    """The one door: behind it times are finite and in order and marks are in range.
+def numbers_of_text(values: pa.Array) -> pa.Array | None:
+    """Whole numbers and numbers with a decimal comma, where all text is such."""
+    if not pc.all(pc.match_substring_regex(values, r"^[+-]?\d{1,18}(,\d+)?$")).as_py():
+        return None
+    kind = pa.float64() if pc.any(pc.match_substring(values, ",")).as_py() else pa.int64()
+    return pc.replace_substring(values, ",", ".").cast(kind)
 
-    Args:
-        raw_times, raw_marks: (N,) of all sequences, one after the other: times as `load_events` takes them, names or
-            numbers of marks.
-        raw_starts: (S,) of the same kind as the times, or None.
-        sort: put the events of each sequence in order of time instead of refusing them.
-    """
-    if len(set(seq_ids)) < len(seq_ids):
-        twice = Counter(seq_ids).most_common(1)[0][0]
-        raise ValueError(f"sequence ids must differ; got {twice!r} twice. Renumber them, or leave the column out.")
-    marks = _mark_ids(raw_marks, id2label, offsets, seq_ids)
-    times = np.require(_moments(raw_times, offsets, seq_ids), requirements="W")  # Arrow's memory is read-only
-    fix = "Remove the event or fill in its time."
-    _refuse(~np.isfinite(times), times, offsets, seq_ids, "times must be finite", fix)
-    if sort and _backwards(times, offsets).any():  # a log in order of time is in order within its sequences
-        order = np.lexsort((times, np.repeat(np.arange(len(seq_ids)), np.diff(offsets))))  # stable
-        times, marks = times[order], marks[order]
-    fix = "Pass sort=True to load_events, or name the column of sequence ids."
-    _refuse(_backwards(times, offsets), times, offsets, seq_ids, "times must not decrease within a sequence", fix)
 
-    first, each = times[offsets[:-1]], np.arange(len(seq_ids) + 1)
-    with np.errstate(over="ignore"):  # what overflows is refused
-        spans = times[offsets[1:] - 1].astype(np.float64) - first.astype(np.float64)  # of moments: in ns
-    rule, fix = f"times of a sequence must span less than {LONGEST_SPAN:g}", "Choose a larger unit of time."
-    if times.dtype != np.float64:
-        rule, fix = "timestamps of a sequence must lie within 292 years", "Check the source."
-    longest = LONGEST_SPAN if times.dtype == np.float64 else 2.0**63
-    _refuse(~(spans < longest), spans, each, seq_ids, rule, fix)
-    starts = np.full(len(seq_ids), np.array("NaN" if times.dtype == np.float64 else "NaT", times.dtype))
-    if raw_starts is not None and not pa.types.is_null(raw_starts.type):
-        starts = _moments(raw_starts, each, seq_ids)
-    if len(starts) != len(seq_ids) or starts.dtype != times.dtype:
-        got, expected = f"{len(starts)} of {starts.dtype}", f"{len(seq_ids)} of {times.dtype}, as the times are"
-        raise ValueError(f"starts must be {expected}; got {got}. Convert them.")
-    late = ~np.isnan(starts) & ((starts > first) | ~np.isfinite(first - starts))
-    _refuse(late, starts, each, seq_ids, "a start must be finite and not after the first event", "Check the starts.")
-    if times.dtype == np.float64:
-        return EventSequences(times, marks, offsets, seq_ids, dict(id2label), starts, time_unit)
+def _parsed_times(values: pa.Array, order: _Order) -> np.ndarray:
+    """Numbers as float64, anything that means a timestamp as datetime64[ns] (UTC); missing is NaN or NaT."""
+    if is_text(values.type) and pc.any(pc.match_substring(values, ",")).as_py():
+        numbers = numbers_of_text(values)
+        values = values if numbers is None else numbers
+    kind, fix = values.type, "Correct it or remove the event."
+    if pa.types.is_integer(kind):
+        whole = values.fill_null(0).to_numpy()
+        rule = "whole times must stay below 2**53, where float64 tells them apart"
+        order.refuse((whole > 2**53) | (whole < -(2**53)), whole, rule, "Pass timestamps instead.")
+    if _is_number(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
+        parsed = values.cast(pa.float64(), safe=False)
+    elif is_text(kind):
+        read = pd.to_datetime(values.to_pandas(), format="ISO8601", utc=True, errors="coerce")
+        is_there = values.is_valid().to_numpy(zero_copy_only=False)
+        order.refuse(read.isna().to_numpy() & is_there, values, _TIMES, fix)
+        order.refuse(~read.dt.year.between(1678, 2261).to_numpy() & is_there, values, _YEARS, fix)
+        parsed = pa.array(read.dt.tz_localize(None).to_numpy(dtype="datetime64[ns]"))
+    elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        try:
+            parsed = values.cast(pa.timestamp("ns", getattr(kind, "tz", None)))
+        except pa.ArrowInvalid as error:
+            ends = " to ".join(str(end.as_py())[:10] for end in pc.min_max(values).values())
+            raise ValueError(f"{_YEARS}; got {ends}. Correct those, or leave their rows out.") from error
+    else:
+        raise ValueError(f"{_TIMES}; got {kind}. Convert the column.")
+    return np.require(parsed.to_numpy(zero_copy_only=False), requirements="W")  # Arrow's memory is read-only
 
-    time_unit = time_unit or "s"
-    unit = unit_in_nanoseconds(time_unit)
-    elapsed = (times - np.repeat(first, np.diff(offsets))).astype(np.int64) / unit
-    starts = np.where(np.isnat(starts), np.nan, (starts - first).astype(np.int64) / unit)
-    return EventSequences(elapsed, marks, offsets, seq_ids, dict(id2label), starts, time_unit, first)
+
+def _mark_ids(values: pa.Array, id2label: Mapping[int, str], order: _Order) -> np.ndarray:
+    """(N,) int64 in range."""
+    fix = "Fill it in or remove the event."
+    order.refuse(values.is_null().to_numpy(zero_copy_only=False), values, "marks must not be missing", fix)
+    if is_text(values.type):
+        blank = pc.equal(pc.utf8_trim_whitespace(values), "").to_numpy(zero_copy_only=False)
+        order.refuse(blank, values, "a mark must have a name", fix)
+        names = pa.array(list(id2label.values()), values.type)
+        codes = pc.fill_null(pc.index_in(values, value_set=names), -1).to_numpy()
+        rule = f"marks must be among the {len(id2label)} names of id2label"
+        order.refuse(codes < 0, values, rule, "Add it to id2label.")
+        return codes.astype(np.int64)
+    if not _is_number(values.type):
+        raise ValueError(f"marks must be integers or strings; got {values.type}. Convert the column.")
+    numbers = values.to_numpy(zero_copy_only=False)
+    fix = "Check which column holds the marks; pass num_marks (or a longer id2label) if there are more."
+    is_mark = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < len(id2label))
+    order.refuse(~is_mark, numbers, f"marks must be whole and lie in [0, {len(id2label)})", fix)
+    return numbers.astype(np.int64)

@@ -1,67 +1,56 @@
-"""Public data sets as people find them: EasyTPP rows, Neural Hawkes pickles, SEISMIC tables -> event sequences.
+"""Public data sets as people find them: EasyTPP rows, Neural Hawkes pickles, exported windows -> event sequences.
 
-`load_source` recognises the layout of a path, or of a data set on the Hub; everything it reads goes through the door
-of `events.load_splits`.
+`load_source` recognises the layout of a path, or of a data set on the Hub; everything it reads goes through
+`sequences.load_splits`.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import pickle
 import pickletools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet
 from huggingface_hub import snapshot_download
 
 from ..hub.fetch import hub_errors
-from .sequences import SPLIT_NAMES, EventSequences, load_events, load_splits
+from .sequences import SPLIT_NAMES, EventSequences, load_splits, split_files
 from .tables import read_table, reason_of
 
 PICKLES = (".pkl", ".pickle")
-FOLLOWER_CLASSES = (120, 1363)  # the boundaries of Retweet's three marks
+_EASYTPP = {"time_since_start", "type_event"}
 
 
 def load_source(path: str | Path, *, revision: str | None = None, **keywords: Any) -> dict[str, EventSequences]:
     """The splits of a data set, with one shared mark vocabulary; a source without splits is the split train.
 
     Args:
-        path: a file or a folder: EasyTPP rows (JSON, JSONL, Parquet), Neural Hawkes pickles, SEISMIC (`index.csv` and
-            `data.csv`), what `export_windows` writes, or anything `load_splits` reads; or the Hub id of a data set
-            that holds one of these.
+        path: a file or a folder: EasyTPP rows (JSON, JSONL, Parquet), Neural Hawkes pickles, what `export_windows`
+            writes, or anything `load_splits` reads; or the Hub id of a data set that holds one of these.
         revision: branch, tag or commit of a data set on the Hub.
-        keywords: as in `load_events`. The layouts named above know their columns; id2label, num_marks, time_unit and
-            sort stay open.
+        keywords: as in `load_events`; EasyTPP rows, pickles and exports know their columns.
     """
     if not os.path.exists(path) and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
         path = _download(str(path), revision)
     path = Path(path)
     if not os.path.exists(path):  # False for a name that no file can have
-        raise ValueError(
-            f"a source is a file, a folder or the Hub id of a data set; got {path}, which does not exist. Check it."
-        )
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    if any(file.name == "sequences" and file.is_dir() for file in files):
+        raise ValueError(f"a source is a file, a folder or the Hub id of a data set; {path} does not exist. Check it.")
+    files = list(path.iterdir()) if path.is_dir() else [path]
+    if (path / "sequences").is_dir():
         return _load_export(path / "sequences", keywords)
     if any(file.suffix in PICKLES for file in files):
         return from_neural_hawkes(path, **keywords)
-    if {"index.csv", "data.csv"} <= {file.name for file in files}:
-        return {"train": from_seismic(path / "index.csv", path / "data.csv", **keywords)}
-    easytpp = [file for file in files if _is_easytpp(file)]
-    if easytpp:
-        named = _by_split(path, easytpp) if path.is_dir() else {"train": path}
-        return _load_rows({split: _read_rows(file) for split, file in named.items()}, keywords)
-    known = KNOWN_FOLDERS.get(path.resolve().name, lambda _: {})(path)
-    return load_splits(path, **(known | keywords))
+    tables = {split: read_table(file) for split, file in split_files(path).items()}
+    if all(_EASYTPP <= set(table.column_names) for table in tables.values()):
+        return _load_easytpp(tables, keywords)
+    return load_splits(tables, **(_known_folder(path) | keywords))
 
 
 def _download(repo_id: str, revision: str | None) -> Path:
@@ -76,37 +65,29 @@ def _download(repo_id: str, revision: str | None) -> Path:
 
 
 def _load_export(folder: Path, keywords: dict[str, Any]) -> dict[str, EventSequences]:
-    """The sequences behind exported windows, with the moments their times count from."""
-    splits = load_splits(folder, start="start", **keywords)
-    for split, sequences in splits.items():
-        file = folder / f"{split}.parquet"
-        table = read_table(file) if file.is_file() else pa.table({})
+    """The sequences behind exported windows, with the timestamps their times count from."""
+    tables = {split: read_table(file) for split, file in split_files(folder).items()}
+    splits = load_splits(tables, start="start", **keywords)
+    for split, table in tables.items():
         if "epoch" not in table.column_names or table["epoch"].null_count:
             continue
-        if not pa.types.is_timestamp(table["epoch"].type) or sequences.epochs is not None:
-            raise ValueError(f"epochs in {file} must be timestamps beside numeric times; got others. Export it again.")
-        splits[split] = replace(sequences, epochs=table["epoch"].cast(pa.timestamp("ns")).to_numpy())
+        if not pa.types.is_timestamp(table["epoch"].type) or splits[split].epochs is not None:
+            raise ValueError(f"epochs in {folder} must be timestamps beside numeric times. Export it again.")
+        splits[split] = replace(splits[split], epochs=table["epoch"].cast(pa.timestamp("ns")).to_numpy())
     return splits
 
 
-def _stackoverflow(folder: Path) -> dict[str, Any]:
-    names = folder / "badges.csv"
-    if not names.is_file():
-        return {}
-    badges = _read_csv(names, ["id"], ["badge"])
-    return {"id2label": dict(zip(badges["id"] - 1, badges["badge"], strict=True)), "time_unit": "1e6 s"}
-
-
-def _follower_labels(classes: Sequence[int]) -> dict[int, str]:
-    between = [f"{low:,} to {high - 1:,} followers" for low, high in zip(classes[:-1], classes[1:], strict=True)]
-    return dict(enumerate([f"under {classes[0]:,} followers", *between, f"{classes[-1]:,} followers or more"]))
-
-
-# What a folder of Parquet splits cannot say itself: keywords of `load_splits` by folder name.
-KNOWN_FOLDERS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "stackoverflow": _stackoverflow,
-    "retweet_seismic738_segments": lambda _: {"id2label": _follower_labels(FOLLOWER_CLASSES), "time_unit": "s"},
-}
+def _known_folder(folder: Path) -> dict[str, Any]:
+    """What two folders of Parquet splits cannot say themselves: keywords of `load_splits`."""
+    name = folder.resolve().name
+    if name == "stackoverflow" and (folder / "badges.csv").is_file():
+        rows = (row.values() for row in read_table(folder / "badges.csv").to_pylist())
+        labels = {number - 1: badge.strip() for number, badge, *_ in rows}
+        return {"id2label": labels, "time_unit": "1e6 s"}
+    if name == "retweet_seismic738_segments":
+        labels = {0: "under 120 followers", 1: "120 to 1,362 followers", 2: "1,363 followers or more"}
+        return {"id2label": labels, "time_unit": "s"}
+    return {}
 
 
 def from_easytpp(rows: Iterable[Mapping[str, Any]], **keywords: Any) -> EventSequences:
@@ -115,7 +96,7 @@ def from_easytpp(rows: Iterable[Mapping[str, Any]], **keywords: Any) -> EventSeq
     Fields: `time_since_start` and `type_event` (lists); `time_since_last_event` (checked, and its first entry, if
     positive, tells when the observation began), `dim_process` (number of marks) and `seq_idx` where present.
     """
-    return _load_rows({"train": list(rows)}, keywords)["train"]
+    return _load_easytpp({"train": read_table(list(rows))}, keywords)["train"]
 
 
 def from_neural_hawkes(path: str | Path, **keywords: Any) -> dict[str, EventSequences]:
@@ -127,46 +108,14 @@ def from_neural_hawkes(path: str | Path, **keywords: Any) -> dict[str, EventSequ
             dev.pkl and test.pkl, each giving its own split (some releases repeat the others in every file).
     """
     path = Path(path)
-    if not path.is_dir():
-        return _load_rows(_pickled_rows(path), keywords)
-    files = _by_split(path, [file for file in sorted(path.iterdir()) if file.suffix in PICKLES])
-    return _load_rows({split: _pickled_rows(file).get(split, []) for split, file in files.items()}, keywords)
-
-
-def from_seismic(
-    index: str | Path, data: str | Path, *, follower_classes: Sequence[int] = FOLLOWER_CLASSES, **keywords: Any
-) -> EventSequences:
-    """Retweet cascades of the SEISMIC release, times in seconds since the original tweet (the first event, at 0).
-
-    Args:
-        index: CSV, one cascade per row: `tweet_id`; `start_ind`, `end_ind`, its rows in `data` from 1, inclusive.
-        data: CSV, one (re)tweet per row: `relative_time_second`, `number_of_followers`.
-        follower_classes: increasing boundaries; mark m has at least follower_classes[m - 1] followers and fewer than
-            follower_classes[m].
-    """
-    classes = np.asarray(follower_classes)
-    if classes.ndim != 1 or not len(classes) or (np.diff(classes) <= 0).any():
-        raise ValueError(f"follower_classes must be increasing boundaries; got {follower_classes}. Try (120, 1363).")
-    cascades = _read_csv(index, ["tweet_id", "start_ind", "end_ind"])
-    tweets = _read_csv(data, ["relative_time_second", "number_of_followers"])
-    first, last = cascades["start_ind"].to_numpy(), cascades["end_ind"].to_numpy()
-    whole = (first == np.floor(first)) & (last == np.floor(last))
-    for bad in np.flatnonzero(~(whole & (first >= 1) & (first <= last) & (last <= len(tweets))))[:1]:
-        raise ValueError(
-            f"start_ind and end_ind must be rows 1..{len(tweets)} of {data}; got {first[bad]}..{last[bad]} for tweet "
-            f"{cascades['tweet_id'][bad]}. Check that both files belong to the same release."
-        )
-    offsets = np.concatenate([[0], np.cumsum(last - first + 1)]).astype(np.int64)
-    rows = np.arange(offsets[-1]) + np.repeat(first.astype(np.int64) - 1 - offsets[:-1], np.diff(offsets))
-    marks = np.searchsorted(classes, tweets["number_of_followers"].to_numpy(), side="right")
-    columns = {
-        "seq_id": cascades["tweet_id"].to_numpy(),
-        "times": pa.LargeListArray.from_arrays(offsets, tweets["relative_time_second"].to_numpy()[rows]),
-        "marks": pa.LargeListArray.from_arrays(offsets, marks[rows]),
-        "start": np.zeros(len(cascades)),
-    }
-    known: dict[str, Any] = {"id2label": _follower_labels(classes.tolist()), "time_unit": "s"}
-    return load_events(columns, start="start", **(known | _open(keywords)))
+    if path.is_dir():
+        files = split_files(path, PICKLES)
+        rows = {split: _pickled_rows(file).get(split, []) for split, file in files.items()}
+    else:
+        rows = _pickled_rows(path)
+    for split in (split for split, sequences in rows.items() if not sequences):
+        raise ValueError(f"split {split} must have a sequence; got none. Check its file, or leave it out.")
+    return _load_easytpp({split: read_table(sequences) for split, sequences in rows.items()}, keywords)
 
 
 def with_jitter(sequences: EventSequences, *, seed: int) -> EventSequences:
@@ -183,126 +132,54 @@ def with_jitter(sequences: EventSequences, *, seed: int) -> EventSequences:
     return replace(sequences, times=times[order], marks=sequences.marks[order])
 
 
-def _read_csv(path: str | Path, numbers: list[str], texts: Sequence[str] = ()) -> pd.DataFrame:
-    """A CSV file whose columns of these names hold numbers, none of them missing, and texts."""
-    try:
-        frame = pd.read_csv(path, skipinitialspace=True)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"no file {path}; check the path") from None
-    except Exception as error:  # of a damaged file, in many ways
-        raise ValueError(f"{path} cannot be read as a table: {reason_of(error)}. Correct that row.") from error
-    columns = [*numbers, *texts]
-    if [column for column in columns if column not in frame]:
-        raise ValueError(
-            f"{path} must have the columns {', '.join(columns)}; got {', '.join(map(str, frame.columns))}. "
-            "Check that index and data are not swapped, and that the header is there."
-        )
-    for column in numbers:
-        if not pd.api.types.is_numeric_dtype(frame[column]) or not np.isfinite(frame[column].to_numpy(float)).all():
-            raise ValueError(f"column {column} of {path} must hold numbers; got a row without one. Correct it.")
-    return frame
-
-
-def _by_split(folder: Path, files: Iterable[Path]) -> dict[str, Path]:
-    """The file of each split; files not named after one are ignored."""
-    found: dict[str, Path] = {}
-    for file in files:
-        split = SPLIT_NAMES.get(file.stem)
-        if split in found:
-            raise ValueError(f"{folder} has two files for {split}: {found[split].name} and {file.name}. Remove one.")
-        if split:
-            found[split] = file
-    if not found:
-        raise ValueError(f"{folder} must hold files named train, dev or test; got others. Rename them, or pass one.")
-    return found
-
-
-def _is_easytpp(file: Path) -> bool:
-    if file.suffix == ".parquet":
-        try:
-            return {"time_since_start", "type_event"} <= set(pa.parquet.read_schema(file).names)
-        except (pa.ArrowException, OSError, UnicodeError):
-            return False  # who reads it next says what is wrong with it
-    if file.suffix in (".json", ".jsonl"):
-        content = file.read_bytes()  # whole: a long list may stand before the second name
-        return b'"time_since_start"' in content and b'"type_event"' in content
-    return False
-
-
-def _read_rows(file: Path) -> list[Any]:
-    if file.suffix == ".parquet":
-        return read_table(file).to_pylist()
-    try:
-        text = file.read_text(encoding="utf-8-sig").strip()
-        return json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.split("\n")]
-    except (ValueError, RecursionError) as error:
-        said = reason_of(error)
-        raise ValueError(f"{file} must be a JSON array of rows, or a row per line; got {said}. Repair it.") from error
-
-
-def _open(keywords: dict[str, Any]) -> dict[str, Any]:
-    taken = keywords.keys() - {"id2label", "num_marks", "time_unit", "sort"}
-    if taken:
-        raise ValueError(
-            f"this layout knows its columns; got {', '.join(sorted(taken))}. Leave it out: only id2label, num_marks, "
-            "time_unit and sort may be given."
-        )
-    return keywords
-
-
-def _load_rows(splits: Mapping[str, list[Any]], keywords: dict[str, Any]) -> dict[str, EventSequences]:
+def _load_easytpp(tables: Mapping[str, pa.Table], keywords: dict[str, Any]) -> dict[str, EventSequences]:
     """EasyTPP rows of each split through `load_splits`; `dim_process` counts the marks unless the caller does."""
     columns: dict[str, dict[str, Any]] = {}
-    declared = []
-    for split in sorted(splits, key=["train", "validation", "test"].index):
-        rows = splits[split]
-        if not rows:
-            raise ValueError(f"split {split} must have a sequence; got none. Check its file, or leave it out.")
-        pieces = [_read_row(row, f"row {number} of {split}") for number, row in enumerate(rows)]
-        times, marks, starts = zip(*pieces, strict=True)
-        columns[split] = {"times": times, "marks": marks, "start": np.array(starts, dtype=float)}
-        if all("seq_idx" in row for row in rows):
-            columns[split]["seq_id"] = [row["seq_idx"] for row in rows]
-        declared += [row["dim_process"] for row in rows if row.get("dim_process") is not None]
+    declared: list[Any] = []
+    for split in sorted(tables, key=["train", "validation", "test"].index):
+        table = tables[split]
+        if _EASYTPP - set(table.column_names):
+            names, needed = ", ".join(table.column_names), " and ".join(sorted(_EASYTPP))
+            raise ValueError(f"rows of {split} must have {needed}; got {names}. Rename the fields.")
+        columns[split] = {"times": table["time_since_start"], "marks": table["type_event"]}
+        columns[split]["start"] = _easytpp_starts(table, split)
+        if "seq_idx" in table.column_names and not table["seq_idx"].null_count:
+            columns[split]["seq_id"] = table["seq_idx"]
+        declared += table["dim_process"].to_pylist() if "dim_process" in table.column_names else []
+    declared = [count for count in declared if count is not None]
     if declared and not {"id2label", "num_marks"} & keywords.keys():
         for bad in [count for count in declared if type(count) not in (int, float) or not 1 <= count < np.inf][:1]:
             raise ValueError(f"dim_process must be a number of marks; got {bad!r:.80}. Pass num_marks.")
         keywords = {"num_marks": int(max(declared)), **keywords}
-    return load_splits(columns, start="start", **_open(keywords))
+    return load_splits(columns, start="start", **keywords)
 
 
-def _read_row(row: Any, where: str) -> tuple[np.ndarray, np.ndarray, float]:
-    """Times (n,), marks (n,) and start (NaN if unknown) of one sequence."""
-    if not isinstance(row, Mapping) or {"time_since_start", "type_event"} - row.keys():
-        got = ", ".join(map(str, row)) if isinstance(row, Mapping) else repr(row)
-        raise ValueError(f"{where} must have time_since_start and type_event; got {got:.200}. Rename its fields.")
-    gaps = row.get("time_since_last_event")
-    times, marks = _flat_numbers(row["time_since_start"], where), _flat_numbers(row["type_event"], where)
-    gaps = _flat_numbers(() if gaps is None else gaps, where)
-    if not len(gaps) or not len(times):
-        return times, marks, np.nan
-    # Files round, some to single precision: what matters is that both fields tell the same story.
-    with np.errstate(all="ignore"):  # what is not finite fails the comparison
-        tolerance = 0.01 * np.abs(gaps[1:]).sum() + 1e-6 * len(times) * np.abs(times).max()
-        agree = len(gaps) == len(times) and np.abs(np.diff(times) - gaps[1:]).sum() <= tolerance
-    if not agree or not gaps[0] >= 0:
-        raise ValueError(
-            f"time_since_last_event must be the differences of time_since_start; got {gaps[:4].tolist()}... and "
-            f"{times[:4].tolist()}... in {where}. Correct it, or leave out time_since_last_event."
-        )
-    if gaps[0] == 0:  # many files write 0 for "nothing before"
-        return times, marks, np.nan
-    return times, marks, 0.0 if np.isclose(gaps[0], times[0]) else float(times[0] - gaps[0])
-
-
-def _flat_numbers(values: Any, where: str) -> np.ndarray:
+def _easytpp_starts(table: pa.Table, split: str) -> np.ndarray:
+    """(S,) when each observation began: the first interval before the first event; NaN (unknown) where that is 0."""
+    starts = np.full(table.num_rows, np.nan)
+    if "time_since_last_event" not in table.column_names:
+        return starts
+    both = [table[name] for name in ("time_since_start", "time_since_last_event")]
     try:
-        numbers = np.asarray(values)
-        if numbers.ndim == 1 and (not len(numbers) or numbers.dtype.kind in "iufO"):
-            return numbers.astype(float)
-    except (TypeError, ValueError, OverflowError):
-        pass  # ragged, or no numbers
-    raise ValueError(f"times and marks must be lists of numbers; got {values!r:.80} in {where}. Correct it.")
+        lists = [column.cast(pa.list_(pa.float64())).to_pylist() for column in both]
+    except pa.ArrowException as error:
+        raise ValueError(f"times must be lists of numbers; got {reason_of(error)}. Correct them.") from error
+    for row, (given_times, given_gaps) in enumerate(zip(*lists, strict=True)):
+        if not given_times or not given_gaps:
+            continue
+        times, gaps = np.array(given_times, dtype=float), np.array(given_gaps, dtype=float)
+        # Files round, some to single precision: what matters is that both fields tell the same story.
+        with np.errstate(all="ignore"):  # what is not finite fails the comparison
+            tolerance = 0.01 * np.abs(gaps[1:]).sum() + 1e-6 * len(times) * np.abs(times).max()
+            agree = len(gaps) == len(times) and np.abs(np.diff(times) - gaps[1:]).sum() <= tolerance
+        if not agree or not gaps[0] >= 0:
+            raise ValueError(
+                f"time_since_last_event must be the differences of time_since_start; got {given_gaps[:4]}... and "
+                f"{given_times[:4]}... in row {row} of {split}. Correct it, or leave out time_since_last_event."
+            )
+        if gaps[0] > 0:  # many files write 0 for "nothing before"
+            starts[row] = 0.0 if np.isclose(gaps[0], times[0]) else float(times[0] - gaps[0])
+    return starts
 
 
 def _pickled_rows(file: Path) -> dict[str, list[dict[str, Any]]]:
@@ -318,28 +195,27 @@ def _pickled_rows(file: Path) -> dict[str, list[dict[str, Any]]]:
             "it was run. If you trust the file, convert it to JSON or Parquet yourself."
         ) from error
     try:
-        known = {key: sequences for key, sequences in content.items() if key in SPLIT_NAMES and sequences}
+        splits = {SPLIT_NAMES[key]: value for key, value in content.items() if key in SPLIT_NAMES and value}
         # References make a pickle unfold: no event takes less than a byte, so more of them than bytes are a trap.
-        if sum(len(events) for sequences in known.values() for events in sequences) > len(raw):
-            raise ValueError(
-                f"{file} must be what it weighs; got more events than its {len(raw):,} bytes. Discard it."
-            )
-        splits = {
-            SPLIT_NAMES[key]: [
+        too_many = sum(len(events) for sequences in splits.values() for events in sequences) > len(raw)
+        rows = {
+            split: [
                 {field: [event[field] for event in events] for field in fields}
                 | {"dim_process": content.get("dim_process")}
                 for events in sequences
             ]
-            for key, sequences in known.items()
+            for split, sequences in splits.items()
+            if not too_many
         }
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f"{file} must be a dict of splits, each a list of sequences of events with {', '.join(fields)}; got "
             f"{error!r}. Convert it to JSON or Parquet."
         ) from error
-    if not splits:
-        raise ValueError(f"{file} must hold sequences under train, dev or test; got {', '.join(map(str, content))}.")
-    return splits
+    if too_many or not rows:
+        got = f"more events than its {len(raw):,} bytes" if too_many else ", ".join(map(str, content))
+        raise ValueError(f"{file} must hold sequences under train, dev or test; got {got}. Check where it is from.")
+    return rows
 
 
 def _check_memo(raw: bytes) -> None:

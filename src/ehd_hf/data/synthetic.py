@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from .sequences import EventSequences
 
-KERNELS = ("exponential", "gamma")
 HORIZON = 120.0  # long enough for a few windows per sequence of each ready-made process: about 170 events
 
 
@@ -45,18 +44,17 @@ class HawkesProcess:
     Args:
         base_rates: (C,) immigrants per unit of time.
         branching: (C, C) mean number of children; the row is the parent's mark, the column the child's.
-        kernel: density of the delay from parent to child, "exponential" or "gamma".
-        scale: of the delay, one number or (C, C) like `branching`.
-        shape: of a gamma delay, likewise; whole, for a compensator in closed form. The mean delay is shape * scale.
+        scale: of the gamma delay from parent to child, one number or (C, C) like `branching`.
+        shape: of the delay, likewise; whole, for a compensator in closed form. 1 is exponential: effects are strongest
+            at once. The mean delay is shape * scale.
         labels: C names of the marks.
         time_unit: name of the unit of time.
     """
 
-    base_rates: Sequence[float] | np.ndarray
-    branching: Sequence[Sequence[float]] | np.ndarray
-    kernel: str = "exponential"
-    scale: float | np.ndarray = 1.0
-    shape: int | np.ndarray = 1
+    base_rates: Any
+    branching: Any
+    scale: Any = 1.0
+    shape: Any = 1
     labels: Sequence[str] | None = None
     time_unit: str | None = None
 
@@ -64,38 +62,23 @@ class HawkesProcess:
         base_rates, branching = np.array(self.base_rates, dtype=float), np.array(self.branching, dtype=float)
         size = len(base_rates) if base_rates.ndim == 1 else 0
         if not size or branching.shape != (size, size):
-            raise ValueError(
-                f"base_rates must be (C,) and branching (C, C), rows the parents; got {base_rates.shape} and "
-                f"{branching.shape}. Give one base rate and one row of mean children per mark."
-            )
-        for name, values in (("base_rates", base_rates), ("branching", branching)):
-            if not (np.isfinite(values).all() and (values >= 0).all()):
-                raise ValueError(f"{name} must be finite and at least 0; got {values.tolist()}. Use 0 for 'none'.")
-        if not base_rates.any():
-            raise ValueError("base_rates must have a positive entry; got only 0. Without immigrants nothing happens.")
-        if self.kernel not in KERNELS:
-            raise ValueError(f"kernel must be one of {', '.join(KERNELS)}; got {self.kernel!r}.")
-        scale = np.broadcast_to(np.asarray(self.scale, dtype=float), branching.shape)
-        shape = np.broadcast_to(np.asarray(self.shape, dtype=float), branching.shape)
-        if not (np.isfinite(scale).all() and (scale > 0).all()):
-            raise ValueError(f"scale must be positive; got {np.asarray(self.scale).tolist()}. It is a time.")
-        if not ((shape >= 1) & (shape == np.round(shape))).all():
-            raise ValueError(f"shape must be whole and at least 1; got {np.asarray(self.shape).tolist()}. Round it.")
-        if self.kernel == "exponential" and (shape != 1).any():
-            raise ValueError(
-                'an exponential kernel has shape 1; got another. Pass kernel="gamma" for delayed effects.'
-            )
+            got = f"{base_rates.shape} and {branching.shape}"
+            raise ValueError(f"base_rates must be (C,) and branching (C, C), rows the parents; got {got}.")
+        scale, shape = (np.broadcast_to(np.asarray(v, float), branching.shape) for v in (self.scale, self.shape))
+        for name, values, allowed, rule in (
+            ("base_rates", base_rates, (base_rates >= 0) & base_rates.any(), "at least 0 and not all 0"),
+            ("branching", branching, branching >= 0, "at least 0"),
+            ("scale", scale, scale > 0, "positive"),
+            ("shape", shape, (shape >= 1) & (shape == np.round(shape)), "whole and at least 1"),
+        ):
+            if not (np.isfinite(values) & allowed).all():
+                raise ValueError(f"{name} must be finite, {rule}; got {getattr(self, name)}. Correct it.")
+            object.__setattr__(self, name, values.astype(np.int64) if name == "shape" else values)
         if self.labels is not None and len(self.labels) != size:
             raise ValueError(f"labels must name all {size} marks; got {len(self.labels)}: {list(self.labels)}.")
         radius = np.abs(np.linalg.eigvals(branching)).max()
         if radius >= 1:
-            raise ValueError(
-                f"branching must have spectral radius below 1; got {radius:.3f}. Each event then starts endless "
-                "descendants: lower the mean numbers of children."
-            )
-        for name, value in (("base_rates", base_rates), ("branching", branching), ("scale", scale)):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "shape", shape.astype(np.int64))
+            raise ValueError(f"branching must have spectral radius below 1; got {radius:.3f}. Lower its entries.")
 
     @property
     def num_marks(self) -> int:
@@ -112,16 +95,15 @@ class HawkesProcess:
         """
         if not (np.isfinite(horizon) and horizon > 0 and num_sequences >= 1):
             raise ValueError(f"horizon and num_sequences must be positive; got {horizon} and {num_sequences}.")
-        scale, shape, branching = np.asarray(self.scale), np.asarray(self.shape), np.asarray(self.branching)
-        counts = generator.poisson(np.asarray(self.base_rates) * horizon, size=(num_sequences, self.num_marks))
+        counts = generator.poisson(self.base_rates * horizon, size=(num_sequences, self.num_marks))
         owner, marks = _repeat_cells(counts)
         generation = (owner, generator.uniform(0, horizon, size=len(owner)), marks, np.full(len(owner), -1))
         generations, born = [generation], 0
         while len(generation[0]):
             owner, times, marks, _ = generation
-            parent, child_marks = _repeat_cells(generator.poisson(branching[marks]))
-            kernel = marks[parent], child_marks
-            child_times = times[parent] + generator.gamma(shape[kernel], scale[kernel])
+            parent, child_marks = _repeat_cells(generator.poisson(self.branching[marks]))
+            pair = marks[parent], child_marks
+            child_times = times[parent] + generator.gamma(self.shape[pair], self.scale[pair])
             seen = child_times <= horizon
             parent = parent[seen]
             generation = (owner[parent], child_times[seen], child_marks[seen], born + parent)
@@ -135,16 +117,9 @@ class HawkesProcess:
         seq_ids, lengths = np.unique(owner, return_counts=True)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         parents = np.where(parents[order] < 0, -1, position[parents[order]] - np.repeat(offsets[:-1], lengths))
-        sequences = EventSequences(
-            times=times[order],
-            marks=marks[order],
-            offsets=offsets,
-            seq_ids=tuple(seq_ids.tolist()),
-            id2label=self.id2label,
-            starts=np.zeros(len(seq_ids)),
-            time_unit=self.time_unit,
-        )
-        return SimulatedEvents(sequences, parents)
+        events, names = (times[order], marks[order], offsets), tuple(seq_ids.tolist())
+        starts = np.zeros(len(names))
+        return SimulatedEvents(EventSequences(*events, names, self.id2label, starts, self.time_unit), parents)
 
     def excitation(self, times: np.ndarray, marks: np.ndarray) -> np.ndarray:
         """(n, n): what event j (column) adds to the intensity of event i's mark at i's time, 0 unless j is earlier."""
@@ -157,7 +132,7 @@ class HawkesProcess:
 
     def compensator(self, times: np.ndarray, marks: np.ndarray, start: float, until: np.ndarray) -> np.ndarray:
         """(M,) compensator of all marks from `start` to each of `until` (M,), given the events (n,) before it."""
-        expected = np.asarray(self.base_rates).sum() * (until - start)
+        expected = self.base_rates.sum() * (until - start)
         for shape, scale, children in self.kernels():
             acts = children.sum(axis=1)[marks] > 0
             _, distribution = _erlang(until[:, None] - times[None, acts], shape, scale)
@@ -171,15 +146,12 @@ class HawkesProcess:
         unknown). Memory grows with the square of the longest sequence.
         """
         if sequences.num_marks != self.num_marks:
-            raise ValueError(
-                f"the sequences must have this process's {self.num_marks} marks; got {sequences.num_marks}. "
-                "Score events of the same vocabulary."
-            )
+            raise ValueError(f"sequences must have this process's {self.num_marks} marks; got {sequences.num_marks}.")
         log_prob, increments = np.empty(sequences.num_events), np.empty(sequences.num_events)
         starts = sequences.previous_times()[sequences.offsets[:-1]]
         for index, (times, marks) in enumerate(sequences):
             span = slice(int(sequences.offsets[index]), int(sequences.offsets[index + 1]))
-            intensity = np.asarray(self.base_rates)[marks] + self.excitation(times, marks).sum(axis=1)
+            intensity = self.base_rates[marks] + self.excitation(times, marks).sum(axis=1)
             increments[span] = np.diff(self.compensator(times, marks, starts[index], times), prepend=0.0)
             with np.errstate(divide="ignore"):  # an event this process cannot produce has probability 0
                 log_prob[span] = np.log(intensity) - increments[span]
@@ -187,13 +159,13 @@ class HawkesProcess:
 
     def parent_posterior(self, times: np.ndarray, marks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """P(event j is the parent of i | history) (n, n), and P(i is an immigrant) (n,); for each i they sum to 1."""
-        excitation, base = self.excitation(times, marks), np.asarray(self.base_rates)[marks]
+        excitation, base = self.excitation(times, marks), self.base_rates[marks]
         intensity = base + excitation.sum(axis=1)
         return excitation / intensity[:, None], base / intensity
 
     def kernels(self) -> Iterator[tuple[int, float, np.ndarray]]:
         """Each distinct delay with the mean children (C, C) that have it: a handful, however many pairs of marks."""
-        shape, scale, branching = np.asarray(self.shape), np.asarray(self.scale), np.asarray(self.branching)
+        shape, scale, branching = self.shape, self.scale, self.branching
         for k, s in sorted(set(zip(shape[branching > 0].tolist(), scale[branching > 0].tolist(), strict=True))):
             yield k, s, np.where((shape == k) & (scale == s), branching, 0.0)
 
@@ -220,35 +192,26 @@ def _repeat_cells(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def delayed_hawkes() -> HawkesProcess:
     """Two chains of cause and effect (0 -> 2 and 1 -> 3, seldom back) that act after a delay, and two distractors."""
-    return _two_chains(kernel="gamma", shape=6, scale=0.5)
+    return _two_chains(shape=6)
 
 
 def exponential_hawkes() -> HawkesProcess:
     """The same chains with effects strongest at once (the same scale, no delay): the kind that favours recency."""
-    return _two_chains(kernel="exponential", shape=1, scale=0.5)
+    return _two_chains(shape=1)
 
 
-def _two_chains(kernel: str, shape: int, scale: float) -> HawkesProcess:
+def _two_chains(shape: int) -> HawkesProcess:
     branching = np.zeros((6, 6))
     branching[[0, 1], [2, 3]] = 1.2
     branching[[2, 3], [0, 1]] = 0.25
     labels = ("cause A", "cause B", "effect A", "effect B", "distractor 1", "distractor 2")
-    return HawkesProcess((0.12, 0.12, 0.02, 0.02, 0.3, 0.3), branching, kernel, scale, shape, labels)
+    return HawkesProcess((0.12, 0.12, 0.02, 0.02, 0.3, 0.3), branching, 0.5, shape, labels)
 
 
 def incident_hawkes() -> HawkesProcess:
     """An operations log in hours: changes cause alerts, alerts bring people. Checks and logins cause nothing."""
-    base_rates = {
-        "deploy": 0.10,
-        "config change": 0.05,
-        "alert": 0.02,
-        "page on-call": 0.005,
-        "rollback": 0.005,
-        "restart": 0.02,
-        "ticket": 0.03,
-        "health check": 0.40,
-        "user login": 0.30,
-    }
+    base_rates = {"deploy": 0.10, "config change": 0.05, "alert": 0.02, "page on-call": 0.005, "rollback": 0.005}
+    base_rates |= {"restart": 0.02, "ticket": 0.03, "health check": 0.40, "user login": 0.30}
     effects = (  # parent, child, mean children, shape and scale of the delay (mean delay = shape * scale)
         ("deploy", "alert", 0.9, 6, 0.5),
         ("config change", "alert", 0.6, 6, 0.5),
@@ -261,13 +224,12 @@ def incident_hawkes() -> HawkesProcess:
         ("restart", "alert", 0.1, 4, 0.1),
         ("ticket", "config change", 0.25, 6, 1.0),
     )
-    index = {label: mark for mark, label in enumerate(base_rates)}
-    branching, scale = np.zeros((len(index), len(index))), np.ones((len(index), len(index)))
-    shape = np.ones((len(index), len(index)), dtype=np.int64)
-    for parent, child, children, delay_shape, delay_scale in effects:
-        edge = index[parent], index[child]
-        branching[edge], shape[edge], scale[edge] = children, delay_shape, delay_scale
-    return HawkesProcess(list(base_rates.values()), branching, "gamma", scale, shape, tuple(index), time_unit="h")
+    labels = tuple(base_rates)
+    branching, shape, scale = np.zeros((9, 9)), np.ones((9, 9)), np.ones((9, 9))
+    for parent, child, *effect in effects:
+        edge = labels.index(parent), labels.index(child)
+        branching[edge], shape[edge], scale[edge] = effect
+    return HawkesProcess(list(base_rates.values()), branching, scale, shape, labels, time_unit="h")
 
 
 PROCESSES: dict[str, Callable[[], HawkesProcess]] = {
@@ -277,12 +239,9 @@ PROCESSES: dict[str, Callable[[], HawkesProcess]] = {
 }
 
 
-def simulated_splits(
-    process: str, num_sequences: Mapping[str, int] | None = None, horizon: float = 120.0, seed: int = 0
-) -> dict[str, EventSequences]:
+def simulated_splits(process: str, *arguments: Any, **keywords: Any) -> dict[str, EventSequences]:
     """The events of `simulated_events` without their causes: what a model may see."""
-    drawn = simulated_events(process, num_sequences, horizon, seed)
-    return {split: events.sequences for split, events in drawn.items()}
+    return {split: events.sequences for split, events in simulated_events(process, *arguments, **keywords).items()}
 
 
 def simulated_events(
@@ -298,8 +257,6 @@ def simulated_events(
     """
     if process not in PROCESSES:
         raise ValueError(f"process must be one of {', '.join(PROCESSES)}; got {process!r}.")
-    if num_sequences is not None and not isinstance(num_sequences, Mapping):
-        raise ValueError(f"num_sequences must say how many per split, as {{train: 1500, ...}}; got {num_sequences!r}.")
     sizes = num_sequences or {"train": 1500, "validation": 150, "test": 300}
     streams = np.random.default_rng(seed).spawn(len(sizes))
     hawkes = PROCESSES[process]()
@@ -312,10 +269,10 @@ def simulated_events(
 def example_log(num_services: int = 120, seed: int = 0) -> pd.DataFrame:
     """A table as people have them, from the process `incident`: one row per event, in order of time.
 
-    Columns: `ts` (moments to the second), `type`, `service`.
+    Columns: `ts` (timestamps to the second), `type`, `service`.
     """
     events = simulated_splits("incident", {"train": num_services}, seed=seed)["train"]
-    moments = pd.Timestamp("2026-03-02") + pd.to_timedelta((events.times * 3600).round(), unit="s")
+    timestamps = pd.Timestamp("2026-03-02") + pd.to_timedelta((events.times * 3600).round(), unit="s")
     services = np.repeat([f"service-{name:03d}" for name in events.seq_ids], events.lengths)
     marks = np.array(list(events.id2label.values()))[events.marks]
-    return pd.DataFrame({"ts": moments, "type": marks, "service": services}).sort_values("ts", kind="stable")
+    return pd.DataFrame({"ts": timestamps, "type": marks, "service": services}).sort_values("ts", kind="stable")

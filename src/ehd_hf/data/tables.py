@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ _LISTS_AT_ONCE, _EVENTS_AT_ONCE, _BYTES_AT_ONCE = 1_000, 100_000, 2**23
 _HEAD = 1_000_000  # bytes at the beginning of a text file that are checked, and searched for column names
 
 
-def read_table(source: Any, *, columns: Iterable[str] | None = None, text_columns: Iterable[str] = ()) -> pa.Table:
+def read_table(source: Any, *, columns: Iterable[str] = (), text_columns: Iterable[str] = ()) -> pa.Table:
     """Any source as one Arrow table: typed columns, lists without Python objects.
 
     Args:
@@ -33,21 +34,18 @@ def read_table(source: Any, *, columns: Iterable[str] | None = None, text_column
         text_columns: of a CSV file, columns to read as text, whatever their values look like; empty text is missing.
     """
     is_file = isinstance(source, str | Path)
-    path, head = _opened(source) if is_file else (Path(), b"")
+    head = _checked_head(Path(source)) if is_file else b""
     try:
-        table = _read_file(path, head, columns, text_columns) if is_file else _as_table(source)
+        table = _read_file(Path(source), head, columns, text_columns) if is_file else _as_table(source)
         table.validate(full=True)  # text that is not UTF-8, lists that reach beyond their values
         table.column_names  # noqa: B018  # may be no text either
     except PermissionError:
         raise
     except Exception as error:  # a damaged file, or an object of another shape, may fail in any way
         raise _unreadable(source, error) from error
-    if table.num_rows == 0 and is_csv(source):
-        raise ValueError(f"{source} has column names but no events. Check how it was written.")
     if table.num_rows == 0:
-        raise ValueError(
-            "the source holds no events; expected at least one. Check that it is the right file or query."
-        )
+        name = source if is_file else "the source"
+        raise ValueError(f"{name} holds no events; expected at least one. Check that it is the right file or query.")
     return table
 
 
@@ -55,29 +53,22 @@ def read_tables(source: Any, text_columns: Sequence[str] = ()) -> Iterator[pa.Ta
     """The rows of a file, a folder of files of one type or a dataset, in their order and in tables of bounded size.
 
     Args:
-        source: as said; a `datasets.Dataset` or `IterableDataset`.
+        source: a path; a `datasets.Dataset` or `IterableDataset`.
         text_columns: columns of CSV files to read as text, whatever their first rows look like.
     """
-    if not isinstance(source, str | Path):
-        if not (hasattr(source, "with_format") and hasattr(source, "iter")):
-            kind = type(source).__name__
-            raise ValueError(f"a source is a file, a folder or a dataset; got {kind}. Write it to a Parquet file.")
-        for table in source.with_format("arrow").iter(_LISTS_AT_ONCE):
-            metadata = None if source.features is None else source.features.arrow_schema.metadata
-            yield table.replace_schema_metadata(metadata)
+    if isinstance(source, str | Path):
+        for path in data_files(Path(source)):
+            try:
+                yield from (table for table in _tables_of_file(path, text_columns) if table.num_rows)
+            except (pa.ArrowException, json.JSONDecodeError, UnicodeError, RecursionError) as error:
+                raise _unreadable(path, error) from error
         return
-    readers = {".parquet": _parquet_tables, ".jsonl": _json_tables}
-    for path in data_files(Path(source)):
-        try:
-            if path.suffix in (".csv", ".tsv"):
-                tables = _csv_tables(path, text_columns)
-            elif path.suffix == ".json":
-                tables = iter([read_table(path)])  # one value, to be read as a whole
-            else:
-                tables = readers[path.suffix](path)
-            yield from (table for table in tables if table.num_rows)
-        except (pa.ArrowException, json.JSONDecodeError, UnicodeError, RecursionError) as error:
-            raise _unreadable(path, error) from error
+    if not (hasattr(source, "with_format") and hasattr(source, "iter")):
+        kind = type(source).__name__
+        raise ValueError(f"a source is a file, a folder or a dataset; got {kind}. Write it to a Parquet file.")
+    metadata = None if source.features is None else source.features.arrow_schema.metadata
+    for table in source.with_format("arrow").iter(_LISTS_AT_ONCE):
+        yield table.replace_schema_metadata(metadata)
 
 
 def whole_sequences(tables: Iterable[pa.Table], column: str) -> Iterator[pa.Table]:
@@ -106,6 +97,7 @@ def is_streamed(source: Any) -> bool:
 
 
 def is_csv(source: Any) -> bool:
+    """Whether the source is a file whose values have no types of their own."""
     return isinstance(source, str | Path) and Path(source).suffix in (".csv", ".tsv")
 
 
@@ -123,44 +115,52 @@ def data_files(path: Path) -> list[Path]:
 
 def column_names(source: Any) -> list[str]:
     """Names of the columns of a source, without reading all of a CSV or Parquet file."""
-    if is_csv(source):
-        path, head = _opened(source)
-        line = head.split(b"\n", 1)[0].rstrip(b"\r")
-        options = pa.csv.ParseOptions(delimiter=_delimiter(head))
-        try:
-            return list(pa.csv.read_csv(pa.BufferReader(line + b"\n"), parse_options=options).column_names)
-        except (pa.ArrowException, UnicodeError) as error:
-            shown = line[:80].decode(errors="replace")
-            raise ValueError(f"the first line of {path} must name its columns; got {shown!r} ({error}).") from error
-    if isinstance(source, str | Path) and Path(source).suffix == ".parquet":
-        path, _ = _opened(source)
-        try:
-            return list(pq.read_schema(path).names)
-        except (pa.ArrowException, OSError, UnicodeError) as error:
-            raise _unreadable(path, error) from error
-    return list(read_table(source).column_names)
+    return list(first_rows(source).column_names)
 
 
 def first_rows(source: Any) -> pa.Table:
-    """The first rows of a CSV file, without those of a wrong length; of anything else all rows."""
-    if not is_csv(source):
+    """The first rows of a CSV file, without those of a wrong length; none of a Parquet file; all of anything else."""
+    is_parquet = isinstance(source, str | Path) and Path(source).suffix == ".parquet"
+    if not (is_csv(source) or is_parquet):
         return read_table(source)
-    path, head = _opened(source)
-    parse = pa.csv.ParseOptions(delimiter=_delimiter(head), invalid_row_handler=lambda row: "skip")
+    head = _checked_head(Path(source))
+    options: Any = {"read_options": pa.csv.ReadOptions(block_size=_HEAD)}
+    options["parse_options"] = pa.csv.ParseOptions(delimiter=_delimiter(head), invalid_row_handler=lambda row: "skip")
     try:
-        with pa.csv.open_csv(path, read_options=pa.csv.ReadOptions(block_size=_HEAD), parse_options=parse) as reader:
-            return pa.Table.from_batches([batch for _, batch in zip(range(1), reader, strict=False)], reader.schema)
-    except (pa.ArrowException, UnicodeError) as error:
-        raise _unreadable(path, error) from error
+        if is_parquet:
+            table = pq.read_schema(source).empty_table()
+        else:
+            with pa.csv.open_csv(source, **options) as reader:
+                table = pa.Table.from_batches(list(islice(reader, 1)), reader.schema)
+        table.column_names  # noqa: B018  # may be no text
+        return table
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise _unreadable(source, error) from error
 
 
-def rows_to_table(rows: Sequence[Any]) -> pa.Table:
+def _rows_to_table(rows: Sequence[Any]) -> pa.Table:
     """Rows as columns; what a row does not have is missing."""
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise ValueError(f"row {number} must be an object with named values; got {row!r:.80}")
     names = dict.fromkeys(str(name) for row in rows for name in row)
     return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+
+def plain(values: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """One array of plain values: no chunks, no dictionary."""
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def encoded(values: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:
+    """One array of codes and the distinct values they stand for."""
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def nearest(asked: Any, names: Iterable[Any]) -> str:
@@ -184,9 +184,9 @@ def reason_of(error: Exception) -> str:
 # --- files
 
 
-def _opened(source: str | Path) -> tuple[Path, bytes]:
-    """A file that may hold events, and its beginning if it is text."""
-    path, types = Path(source), ", ".join(FILE_TYPES)
+def _checked_head(path: Path) -> bytes:
+    """The beginning of a text file that may hold events; nothing of a Parquet file."""
+    types = ", ".join(FILE_TYPES)
     if os.path.isdir(path):
         inside = sorted(file.name for file in path.iterdir() if file.suffix in FILE_TYPES)
         hint = f"Pass one of its files: {', '.join(inside[:5])}." if inside else "It holds no table."
@@ -202,7 +202,7 @@ def _opened(source: str | Path) -> tuple[Path, bytes]:
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty: it holds no events. Check how it was written.")
     if path.suffix == ".parquet":
-        return path, b""
+        return b""
     with open(path, "rb") as file:
         head = file.read(_HEAD)
     if head.startswith((b"\x1f\x8b", b"PK\x03\x04")):
@@ -213,54 +213,55 @@ def _opened(source: str | Path) -> tuple[Path, bytes]:
             raise UnicodeError("NUL bytes: another encoding, or no text")
     except UnicodeError as error:
         raise _unreadable(path, error) from error
-    return path, head
+    return head
 
 
 def _unreadable(source: Any, error: Exception) -> ValueError:
     is_file = isinstance(source, str | Path)
-    name = source if is_file else f"the {type(source).__name__}"
-    kind = "Parquet" if is_file and Path(source).suffix == ".parquet" else "columns"
-    if isinstance(error, UnicodeError) and is_file:
+    if is_file and Path(source).suffix == ".parquet":
+        return ValueError(f"{source} cannot be read as Parquet: {reason_of(error)}. Was it written completely?")
+    fix = "Each column needs values of one type; a list holds (time, mark) pairs, or dicts."
+    if is_file and isinstance(error, UnicodeError):
         fix = "If it is a table, save it with that encoding."
-    elif kind == "Parquet":
-        fix = "Was it written completely?"
-    elif is_csv(source):
+    elif is_csv(source) or isinstance(error, json.JSONDecodeError):
         fix = "Correct that row."
-    else:
-        is_list = isinstance(source, Sequence) and not is_file
-        fix = f"{'Give (time, mark) pairs, or dicts; each' if is_list else 'Each'} column needs values of one type."
-    return ValueError(f"{name} cannot be read as {kind}: {reason_of(error)}. {fix}")
+    name = source if is_file else f"the {type(source).__name__}"
+    return ValueError(f"{name} cannot be read as columns: {reason_of(error)}. {fix}")
 
 
-def _read_file(path: Path, head: bytes, columns: Iterable[str] | None, text_columns: Iterable[str]) -> pa.Table:
+def _read_file(path: Path, head: bytes, columns: Iterable[str], text_columns: Iterable[str]) -> pa.Table:
     if path.suffix == ".parquet":
         return pq.read_table(path)
     if is_csv(path):
         return _read_csv(path, _delimiter(head), columns, text_columns)
-    text = path.read_text(encoding="utf-8-sig")
     if path.suffix == ".json":
         try:
-            return _as_table(json.loads(text))
+            return _as_table(json.loads(path.read_bytes()))
         except json.JSONDecodeError:
             pass  # many .json files hold one object per line
-    return rows_to_table([json.loads(line) for line in text.split("\n") if line.strip()])
+    return next(_json_tables(path, -1))
+
+
+def _tables_of_file(path: Path, text_columns: Sequence[str]) -> Iterator[pa.Table]:
+    """The rows of a file in tables of bounded size; a .json file is one value and read as a whole."""
+    if path.suffix == ".parquet":
+        return _parquet_tables(path)
+    if path.suffix == ".jsonl":
+        return _json_tables(path, _BYTES_AT_ONCE)
+    return _csv_tables(path, text_columns) if is_csv(path) else iter([read_table(path)])
 
 
 def _delimiter(head: bytes) -> str:
     return chr(max(b",;\t|", key=head.split(b"\n", 1)[0].count))
 
 
-def _read_csv(path: Path, delimiter: str, columns: Iterable[str] | None, text_columns: Iterable[str]) -> pa.Table:
+def _read_csv(path: Path, delimiter: str, columns: Iterable[str], text_columns: Iterable[str]) -> pa.Table:
     text = dict.fromkeys(text_columns, pa.dictionary(pa.int32(), pa.string()))
-    convert = pa.csv.ConvertOptions(
-        column_types=text, include_columns=list(dict.fromkeys(columns or ())), strings_can_be_null=bool(text)
-    )
+    only = list(dict.fromkeys(columns))
+    convert = pa.csv.ConvertOptions(column_types=text, include_columns=only, strings_can_be_null=bool(text))
     try:
         table = pa.csv.read_csv(path, parse_options=pa.csv.ParseOptions(delimiter=delimiter), convert_options=convert)
     except pa.ArrowInvalid as error:
-        with open(path, encoding="utf-8") as file:  # raises if the reason is another encoding
-            while file.read(_HEAD):
-                pass
         quoted = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)  # slower: on one thread
         try:
             table = pa.csv.read_csv(path, parse_options=quoted, convert_options=convert)
@@ -272,23 +273,22 @@ def _read_csv(path: Path, delimiter: str, columns: Iterable[str] | None, text_co
 
 
 def _csv_tables(path: Path, text_columns: Sequence[str]) -> Iterator[pa.Table]:
-    _, head = _opened(path)
     text = dict.fromkeys(text_columns, pa.string())
     with pa.csv.open_csv(
         path,
         read_options=pa.csv.ReadOptions(block_size=_BYTES_AT_ONCE),
-        parse_options=pa.csv.ParseOptions(delimiter=_delimiter(head)),
+        parse_options=pa.csv.ParseOptions(delimiter=_delimiter(_checked_head(path))),
         convert_options=pa.csv.ConvertOptions(column_types=text, strings_can_be_null=bool(text)),
     ) as reader:
-        for batch in reader:
-            yield pa.Table.from_batches([batch])
+        yield from (pa.Table.from_batches([batch]) for batch in reader)
 
 
-def _json_tables(path: Path) -> Iterator[pa.Table]:
+def _json_tables(path: Path, num_bytes: int) -> Iterator[pa.Table]:
+    """One table per so many bytes of lines, or one of all lines (-1)."""
     with open(path, "rb") as file:
         # By Python's own parser: a line that is no object ends Arrow's, and the process with it.
-        while lines := file.readlines(_BYTES_AT_ONCE):
-            yield rows_to_table([json.loads(line) for line in lines if line.strip()])
+        while lines := file.readlines(num_bytes):
+            yield _rows_to_table([json.loads(line) for line in lines if line.strip()])
 
 
 def _parquet_tables(path: Path) -> Iterator[pa.Table]:
@@ -317,7 +317,7 @@ def _as_table(source: Any) -> pa.Table:
     if not isinstance(source, Sequence) or isinstance(source, str | bytes):
         raise ValueError(f"events come from a path, DataFrame, Dataset, list or dict; got {type(source).__name__}")
     if source and isinstance(source[0], Mapping):
-        return rows_to_table(source)
+        return _rows_to_table(source)
     one = len(source) > 0 and len(source[0]) == 2 and np.ndim(source[0][0]) == 0
     pairs = [tuple(zip(*piece, strict=True)) or ((), ()) for piece in ([source] if one else source)]
     return pa.table({"times": [times for times, _ in pairs], "marks": [marks for _, marks in pairs]})

@@ -58,9 +58,8 @@ def get_method(spec: str, distiller: DistillerModel | None = None) -> Solver:
     else:
         types = get_type_hints(type(get_solver(name)))
         for key, value in options.items():
-            wanted = types.get(key, type(value))
-            if not isinstance(value, wanted):
-                what = "a name" if isinstance("", wanted) else "a whole number"
+            if not isinstance(value, types.get(key, type(value))):
+                what = "a name" if isinstance(value, int) else "a whole number"
                 raise ValueError(f"{key} of {name} must be {what}; got {value!r}.")
         solver = get_solver(name, **options)
     if not plus:
@@ -274,15 +273,15 @@ def verify(
         return -float(output.log_prob[0, -windows.future :].mean())
 
     holds = []
-    everything = torch.ones(windows.history + windows.future, dtype=torch.bool, device=mtpp.device)
+    future = torch.ones(windows.future, dtype=torch.bool, device=mtpp.device)
     for row in np.flatnonzero(rows):
         times, marks = (values[0].to(mtpp.device) for values in windows.gather(np.array([row])))
-        times = times.double()
         chosen = torch.from_numpy(distill_mask[row]).to(mtpp.device)
-        left, distilled, empty = everything.clone(), everything.clone(), everything.clone()
-        left[: windows.history], distilled[: windows.history], empty[: windows.history] = ~chosen, chosen, False
-        full = log_perplexity(times, marks, everything)
-        holds.append(question.met(*(full - log_perplexity(times, marks, kept) for kept in (left, distilled, empty))))
+        full, *others = (
+            log_perplexity(times.double(), marks, torch.cat([kept, future]))
+            for kept in (torch.ones_like(chosen), ~chosen, chosen, torch.zeros_like(chosen))
+        )
+        holds.append(question.met(*(full - other for other in others)))
     return np.array(holds, dtype=bool)
 
 
@@ -290,8 +289,5 @@ def check_vocabulary(distiller: DistillerModel, windows: WindowStore) -> None:
     """Refuse windows of other marks than the distiller knows."""
     theirs, known = dict(windows.sequences.id2label), dict(distiller.config.mtpp_config.id2label)
     if theirs != known:
-        raise ValueError(
-            f"the windows must have the {len(known)} marks the distiller knows "
-            f"({', '.join(list(known.values())[:5])}, ...); theirs are {len(theirs)} "
-            f"({', '.join(list(theirs.values())[:5])}, ...). Load them with its id2label."
-        )
+        expected, got = (f"{len(names)} ({', '.join(list(names.values())[:5])}, ...)" for names in (known, theirs))
+        raise ValueError(f"the windows must have the distiller's marks, {expected}; got {got}. Pass its id2label.")

@@ -45,10 +45,7 @@ def fit_gamma(intervals: np.ndarray) -> tuple[float, float]:
     mean = float(intervals.mean())
     spread = math.log(mean) - float(np.log(intervals).mean())  # log of arithmetic over geometric mean, >= 0
     if spread < 1e-12:
-        raise ValueError(
-            f"a gamma distribution needs intervals that differ; got {len(intervals)} equal to {mean:g}. "
-            'Use interval="poisson".'
-        )
+        raise ValueError(f"a gamma distribution needs intervals that differ; got {len(intervals)} equal to {mean:g}.")
     # A start that is right within 1.5 % everywhere (Minka), so that a handful of steps reaches machine precision.
     shape = torch.tensor((3 - spread + math.sqrt((spread - 3) ** 2 + 24 * spread)) / (12 * spread)).double()
     for _ in range(20):
@@ -70,20 +67,15 @@ def gamma_log_survival(intervals: np.ndarray, shape: float, scale: float) -> np.
 
 
 class TrivialBaseline:
-    """Independent intervals and marks that know at most one event of history.
+    """Independent intervals ("poisson" or "gamma") and marks ("unigram" or "bigram", counts smoothed by adding one).
 
     A gamma density is unbounded at 0, so intervals of 0 (tied or rounded times) are raised to the smallest positive
-    interval of the training data. Where more than a few are 0 jitter the times first: `sources.with_jitter`.
-
-    Args:
-        interval: "poisson" or "gamma".
-        marks: "unigram" or "bigram"; counts are smoothed by adding one.
-    """
+    interval of the training data. Where more than a few are 0 jitter the times first: `sources.with_jitter`."""
 
     def __init__(self, interval: str = "gamma", marks: str = "bigram") -> None:
-        for name, value, known in (("interval", interval, INTERVALS), ("marks", marks, MARKS)):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
+        for name, value, choices in (("interval", interval, INTERVALS), ("marks", marks, MARKS)):
+            if value not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
         self.interval, self.marks = interval, marks
 
     @property
@@ -95,10 +87,7 @@ class TrivialBaseline:
         scored = is_scored(sequences)
         intervals = sequences.intervals()[scored]
         if not (intervals > 0).any():
-            raise ValueError(
-                f"a baseline needs positive intervals between events; got none among {len(sequences)} sequences. "
-                "Give sequences of two events or more, not all at one time."
-            )
+            raise ValueError(f"a baseline needs positive intervals; got none among {len(sequences)} sequences.")
         self.smallest_interval = float(intervals[intervals > 0].min())
         intervals = np.where(intervals > 0, intervals, self.smallest_interval)
         self.shape, self.scale = fit_gamma(intervals) if self.interval == "gamma" else (1.0, float(intervals.mean()))
@@ -112,13 +101,9 @@ class TrivialBaseline:
 
     def log_prob(self, sequences: EventSequences) -> EventScores:
         """Scores of every event but the first of each sequence, each (N,)."""
-        if not hasattr(self, "mark_log_probs"):
-            raise ValueError("the baseline is not fitted yet. Call fit(train) first.")
         if sequences.num_marks != self.mark_log_probs.shape[1]:
-            raise ValueError(
-                f"the baseline was fitted on {self.mark_log_probs.shape[1]} marks; got sequences of "
-                f"{sequences.num_marks}. Load all splits with one vocabulary."
-            )
+            number = self.mark_log_probs.shape[1]
+            raise ValueError(f"the baseline was fitted on {number} marks; got sequences of {sequences.num_marks}.")
         scored = is_scored(sequences)
         intervals = sequences.intervals()
         intervals = np.where(intervals > 0, intervals, self.smallest_interval)

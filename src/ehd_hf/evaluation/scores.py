@@ -152,9 +152,7 @@ def checkpoint_stamp(folder: str | Path) -> Row:
     """What a row says of a checkpoint: a digest of its weights, and the seed of its training if that is on record."""
     weights, training = Path(folder) / "model.safetensors", Path(folder) / "training.json"
     if not weights.is_file() or not (Path(folder) / "config.json").is_file():
-        raise ValueError(
-            f"a model must be a folder with config.json and model.safetensors; got {folder}. Train one first."
-        )
+        raise ValueError(f"a model is a folder with config.json and model.safetensors; got {folder}. Train one first.")
     seed = json.loads(training.read_text()).get("args", {}).get("seed") if training.is_file() else None
     return {"checkpoint": hashlib.sha256(weights.read_bytes()).hexdigest()[:12], "seed": seed}
 
@@ -162,13 +160,10 @@ def checkpoint_stamp(folder: str | Path) -> Row:
 def check_marks(name: str, model: Scorer, sequences: EventSequences) -> None:
     """Refuse what is no point process, and one trained on other marks than those of `sequences`."""
     if not isinstance(model, Scorer):
+        raise ValueError(f"{name} must be a point process; got a {type(model).__name__}. Pass the MTPP inside it.")
+    if isinstance(model, MTPPModel) and (number := model.config.num_marks) != sequences.num_marks:
         raise ValueError(
-            f"{name} must be a point process; got a {type(model).__name__}. Pass the MTPP it was made for."
-        )
-    if isinstance(model, MTPPModel) and model.config.num_marks != sequences.num_marks:
-        raise ValueError(
-            f"model {name} knows {model.config.num_marks} marks; the events have {sequences.num_marks}. "
-            "Evaluate it on the data set it was trained on."
+            f"model {name} knows {number} marks; the events have {sequences.num_marks}. Evaluate it on its own data."
         )
 
 
@@ -179,9 +174,8 @@ def in_double(model: MTPPModel) -> MTPPModel:
 
 def _mean_nll(log_prob: np.ndarray, time_log_prob: np.ndarray, mark_log_prob: np.ndarray) -> Row:
     means = (-float(values.mean()) for values in (log_prob, time_log_prob, mark_log_prob))
-    return {
-        key: None if np.isnan(mean) else mean for key, mean in zip(("nll", "time_nll", "mark_nll"), means, strict=True)
-    }
+    names = ("nll", "time_nll", "mark_nll")
+    return {name: None if np.isnan(mean) else mean for name, mean in zip(names, means, strict=True)}
 
 
 def _length_buckets(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:

@@ -19,12 +19,11 @@ NUM_RESAMPLES = 2_000
 Row = dict[str, Any]
 
 
-def mean_interval(
-    values: np.ndarray, groups: np.ndarray, *, level: float = 0.95, num_resamples: int = NUM_RESAMPLES, seed: int = 0
-) -> tuple[float, float]:
-    """Bootstrap interval of the mean of `values` (W,): whole groups are drawn again, with all their values."""
+def mean_interval(values: np.ndarray, groups: np.ndarray, **options: Any) -> tuple[float, float]:
+    """Bootstrap interval of the mean of `values` (W,): whole groups are drawn again, with all their values. `options`
+    as in `ratio_interval`."""
     values = np.asarray(values, dtype=np.float64)
-    return ratio_interval(values, np.ones_like(values), groups, level=level, num_resamples=num_resamples, seed=seed)
+    return ratio_interval(values, np.ones_like(values), groups, **options)
 
 
 def ratio_interval(

@@ -188,7 +188,7 @@ class Certifier:
         """The values of an explanation, (B,) each: of what is left, of what is distilled, and of nothing."""
         history = window.history
         sets = torch.stack([history & ~distill_mask, distill_mask, torch.zeros_like(history)]).to(window.times.dtype)
-        drops = dppl_parts(mtpp, window.to(mtpp.dtype), sets, conditioning=question.conditioning, rebuilder="compact")
+        drops = dppl_parts(mtpp, window.to(mtpp.dtype), sets, conditioning=question.conditioning)
         left, distilled, empty = drops.total
         return {
             "dppl_left": left,

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from ..data.sequences import unit_in_nanoseconds
-from ..data.windows import pad_rows
 from ..models.point_process import MTPPModel
 from .explanation import Intensity, Windows
 
@@ -38,7 +37,8 @@ def intensity_curves(mtpp: MTPPModel, windows: Windows, distill_masks: Sequence[
     numbers = 3 * NUM_POINTS * (config.num_marks + int(windows.spans.lengths.max()) + 200)
     for indices in np.split(order, range(size := max(1, _NUMBERS_PER_BATCH // numbers), len(order), size)):
         spans: Any = windows.spans.rows(indices)
-        times, marks, mask, where = pad_rows(spans, spans.first, spans.lengths, spans.origins)
+        # All events as the future, so that all padding is behind.
+        times, marks, mask, _ = (np.asarray(values) for values in spans._replace(num_future=spans.lengths).tensors())
         keep = np.ones(times.shape)
         for row, index in enumerate(indices):
             keep[row, : len(distill_masks[index])] -= distill_masks[index]
@@ -53,7 +53,7 @@ def intensity_curves(mtpp: MTPPModel, windows: Windows, distill_masks: Sequence[
             apart = list(dict.fromkeys(marks[row, length - future : length].tolist()))[:MAX_MARKS]
             curves = [values[row, : len(drawn)] for values in (whole, left)]
             answers[index] = Intensity(
-                times=_on_clock(drawn - times[row, 0], windows.shown[where[row, 0]], config.time_unit),
+                times=_on_clock(drawn - times[row, 0], windows.shown[spans.first[row]], config.time_unit),
                 whole=curves[0].sum(1),
                 left=curves[1].sum(1),
                 split=split,

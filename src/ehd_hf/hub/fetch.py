@@ -1,7 +1,8 @@
-"""What may go wrong between here and the Hub, said so that one can do something about it."""
+"""Down from the Hub: models whose safetensors are checked, and errors with a remedy. Opens folders the same way."""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 import re
@@ -24,59 +25,46 @@ from transformers import AutoModel
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 CACHE_OPTIONS = ("cache_dir", "force_download", "local_files_only")  # of huggingface_hub.snapshot_download
-_KNOWN = (HTTPError, HFValidationError, LocalEntryNotFoundError, ConnectionError)
+_CLIENT_ERRORS = (HTTPError, HFValidationError, LocalEntryNotFoundError, ConnectionError)
 
 
 @contextmanager
 def hub_errors(
     repo_id: str, repo_type: str, revision: str | None = None, *, token: str | None = None, writes: bool = False
 ) -> Iterator[None]:
-    """Errors of the Hub's client become OSError: expected, got, remedy.
-
-    Args:
-        repo_id, repo_type, revision: what is asked for.
-        token: what the caller was given for it, if anything.
-        writes: whether a commit is under way.
-    """
+    """Errors of the Hub's client become OSError: expected, got, remedy. `writes`: a commit is under way."""
     try:
         yield
-    except (*_KNOWN, RuntimeError) as error:
+    except (*_CLIENT_ERRORS, RuntimeError) as error:
         # The client wraps what goes wrong with a large file.
         cause = error.__cause__ if isinstance(error, RuntimeError) else error
+        again = " A commit is whole or not there, and no file is sent twice: run it again." if writes else ""
         if isinstance(cause, RevisionNotFoundError):
             refs = HfApi(token=token).list_repo_refs(repo_id, repo_type=repo_type)
-            there = ", ".join(ref.name for ref in [*refs.branches, *refs.tags])
-            said = f"{repo_id} has no revision {revision!r}; it has {there}. Pass one of them, or a commit."
+            names = ", ".join(ref.name for ref in [*refs.branches, *refs.tags])
+            message = f"{repo_id} has no revision {revision!r}; it has {names}. Pass one of them, or a commit."
         elif isinstance(cause, HfHubHTTPError):
-            answer = _answer(cause, repo_id, repo_type, (token or get_token()) is not None, writes)
-            said = f"The Hub {answer} (HTTP {cause.response.status_code})"
+            status, may = cause.response.status_code, f"that may {'write to' if writes else 'read'} {repo_id}"
+            answer = f"answered {repo_id} with: {_line(cause.server_message or cause)}.{again}"
+            if status == 401 and (token or get_token()) is None:
+                answer = f"wants a token {may}; got none. Run `hf auth login`, or set HF_TOKEN."
+            elif status == 401:
+                answer = f"wants a token {may}; got one it does not accept. Run `hf auth login` again."
+            elif status == 403:
+                answer = f"wants a token {may}; got one that may not. Take another token, or your own repository."
+            elif isinstance(cause, RepositoryNotFoundError):
+                answer = f"has no {repo_type} repository {repo_id}, or a private one and no token for it."
+            message = f"The Hub {answer} (HTTP {status})"
         elif isinstance(cause, HFValidationError):
-            said = f"A repository is named somebody/name; got {repo_id!r}. Check the name."
-        elif isinstance(cause, _KNOWN):
-            said = (
-                f"The Hub at {constants.ENDPOINT} could not be asked for {repo_id}: {_line(cause)}."
-                f"{_again(writes)} Check the connection, HF_ENDPOINT and HF_HUB_OFFLINE."
+            message = f"A repository is named somebody/name; got {repo_id!r}. Check the name."
+        elif isinstance(cause, _CLIENT_ERRORS):
+            message = (
+                f"The Hub at {constants.ENDPOINT} could not be asked for {repo_id}: {_line(cause)}.{again} Check the "
+                "connection, HF_ENDPOINT and HF_HUB_OFFLINE."
             )
         else:
             raise
-        raise OSError(said) from error
-
-
-def _answer(error: HfHubHTTPError, repo_id: str, repo_type: str, has_token: bool, writes: bool) -> str:
-    status, wants = error.response.status_code, f"wants a token that may {'write to' if writes else 'read'} {repo_id}"
-    if status == 401 and not has_token:
-        return f"{wants}; got none. Run `hf auth login`, or set HF_TOKEN."
-    if status == 401:
-        return f"{wants}; got one it does not accept. Run `hf auth login` again."
-    if status == 403:
-        return f"{wants}; got one that may not. Take another token, or a repository of your own."
-    if isinstance(error, RepositoryNotFoundError):
-        return f"has no {repo_type} repository {repo_id}, or a private one that this token may not see. Check both."
-    return f"answered {repo_id} with: {_line(error.server_message or error)}.{_again(writes)}"
-
-
-def _again(writes: bool) -> str:
-    return " A commit is whole or not there, and what has arrived is not sent twice: run it again." if writes else ""
+        raise OSError(message) from error
 
 
 def _line(text: object) -> str:
@@ -99,21 +87,18 @@ def resolve(name: str | os.PathLike[str]) -> str:
 
 def fetch_model(name: str, *, revision: str | None = None, subfolder: str = "", **options: Any) -> str:
     """Folder with a model's config and weights, checked: `name` itself if it is one, or the Hub's in the cache. From
-    the Hub nothing is fetched but config and safetensors.
-
-    Args:
-        name: a folder, or "somebody/name" on the Hub.
-        revision: branch, tag or commit on the Hub.
-        subfolder: where in it.
-        options: token, and `CACHE_OPTIONS`.
-    """
+    the Hub nothing is fetched but config, reading and safetensors; `options` are token, and `CACHE_OPTIONS`."""
     if ".." in Path(subfolder).parts:
         raise ValueError(f"subfolder must lie inside the repository; got {subfolder!r}. Name a folder in it.")
     inside = f"{subfolder.strip('/')}/" if subfolder else ""
     folder = Path(name)
     if not os.path.isfile(folder / inside / "config.json"):  # False for a name that no file can have
-        wanted = [inside + file for file in ("config.json", "*.safetensors", "*.safetensors.index.json")]
+        if name.count("/") != 1 or os.path.isdir(folder):
+            near = difflib.get_close_matches(name, list_pretrained(), 1)
+            raise OSError(f"ids there are somebody/name.{f' Did you mean {near[0]!r}?' if near else ''}")
+        names = ("config.json", "reading.json", "*.safetensors", "*.safetensors.index.json")
         with hub_errors(name, "model", revision, token=options.get("token")):
+            wanted = [inside + file for file in names]
             folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted, **options))
             if not (folder / inside / "config.json").is_file() or not any((folder / inside).glob("*.safetensors")):
                 there = HfApi(token=options.get("token")).list_repo_files(name, revision=revision)
@@ -129,8 +114,7 @@ def open_model(folder: str | Path, **options: Any) -> Any:
     try:
         model, info = AutoModel.from_pretrained(folder, **options)
     except Exception as error:  # a stranger's config may fail in any way
-        said = " ".join(str(error).split())
-        raise ValueError(f"{folder} does not open as a model: {said} Check that ehd_hf wrote it.") from error
+        raise ValueError(f"{folder} does not open as a model: {_line(error)}. Check that ehd_hf wrote it.") from error
     if lacking := sorted({*info["missing_keys"], *(entry[0] for entry in info["mismatched_keys"])}):
         raise ValueError(
             f"{folder} must hold all weights of a {type(model).__name__}; {', '.join(lacking[:3])} is missing or of "
@@ -150,22 +134,19 @@ def check_weights(folder: str | Path) -> None:
         blob = file.resolve()
         # The cache names a large file by the digest that the Hub announced for it.
         in_cache = file.is_symlink() and re.fullmatch("[0-9a-f]{64}", blob.name) is not None
-        damage = None
-        if in_cache and (digest := hashlib.sha256(blob.read_bytes()).hexdigest()) != blob.name:
-            damage = f"its digest is {digest[:12]}... instead of {blob.name[:12]}..., as announced"
-            remedy = "Load it again to download it afresh"
-        else:
-            try:
-                with safe_open(file, "pt"):
-                    pass
-            except SafetensorError as error:
-                damage = str(error)
-                remedy = "The repository has it so: push it again" if in_cache else "Copy it again, or train anew"
-        if damage:
+        remedy = "The repository has it so: push it again" if in_cache else "Copy it again, or train anew"
+        try:
+            if in_cache and (digest := hashlib.sha256(blob.read_bytes()).hexdigest()) != blob.name:
+                remedy = "Load it again to download it afresh"
+                raise SafetensorError(f"its digest is {digest[:12]}... instead of {blob.name[:12]}..., as announced")
+            with safe_open(file, "pt"):
+                pass
+        except SafetensorError as error:
             if in_cache:
                 file.unlink()
                 blob.unlink()
-            raise ValueError(f"{file.name} of {folder} is not the file that was saved: {damage}. {remedy}.")
+            message = f"{file.name} of {folder} is not the file that was saved: {error}. {remedy}."
+            raise ValueError(message) from error
 
 
 def _no_weights(where: str, names: Sequence[str]) -> str:
@@ -175,5 +156,5 @@ def _no_weights(where: str, names: Sequence[str]) -> str:
             f"{where} has only pickled weights ({', '.join(pickles)}); expected safetensors, because a pickle can run "
             "any code when it is opened. Where you trust it, load it, and push what save_pretrained writes."
         )
-    found = ", ".join(sorted(names)[:8]) or "nothing"
-    return f"{where} must hold config.json and model.safetensors; it holds {found}. Check the name and the subfolder."
+    files = ", ".join(sorted(names)[:8]) or "nothing"
+    return f"{where} must hold config.json and model.safetensors; it holds {files}. Check the name and the subfolder."

@@ -10,12 +10,12 @@ Shapes: B windows, S mask samples, L history, K future, T = L + K.
 import copy
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from huggingface_hub.dataclasses import strict
-from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, PreTrainedConfig
+from torch import Tensor
+from transformers import AutoConfig, AutoModel
 from transformers.configuration_utils import SubConfigSpec
 from transformers.utils.generic import ModelOutput
 
@@ -49,21 +49,15 @@ class DistillerConfig(StrictConfig):
     max_length: int = 4096
 
     def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
         if (self.epsilon is None) == (self.share is None):
-            raise ValueError(
-                f"A distiller has one target, epsilon or share; got {self.epsilon} and {self.share}. Set one to null."
-            )
+            raise ValueError(f"Set one target, epsilon or share; got {self.epsilon} and {self.share}.")
         if self.epsilon is not None and not 0 < self.epsilon < 1:
             raise ValueError(f"epsilon must lie in (0, 1); got {self.epsilon}. The paper uses 0.5.")
         if self.share is not None and not 0 < self.share <= 1:
             raise ValueError(f"share must lie in (0, 1]; got {self.share}. 0.7 is a good start.")
-        for name in ("history", "future", "max_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        super().__post_init__(**kwargs)
-        if not hasattr(
-            self.mtpp_config, "num_marks"
-        ):  # by its field: code that travels with a model has other classes
+        # By its field: code that travels with a model has other classes.
+        if not hasattr(self.mtpp_config, "num_marks"):
             kind = type(self.mtpp_config).__name__
             raise ValueError(f"mtpp_config must be the config of a point process; got {kind}. Name one's model_type.")
         self.id2label, self.label2id = self.mtpp_config.id2label, self.mtpp_config.label2id
@@ -118,54 +112,31 @@ class DistillerModel(HubModel):
         """Evaluations of the MTPP that the scores of a window cost."""
         return 0
 
-    def _init_weights(self, module: nn.Module) -> None:
-        if callable(reset := getattr(module, "reset_parameters", None)):
-            reset()
-
     # --- the frozen MTPP inside
 
     @classmethod
     def from_mtpp(cls, mtpp: MTPPModel | str | PathLike[str], **config: Any) -> Any:
         """A new, untrained distiller of a trained MTPP (a model or the folder of one)."""
         if isinstance(mtpp, str | PathLike):
-            try:
-                mtpp = AutoModel.from_pretrained(bundled_folder(mtpp), use_safetensors=True, trust_remote_code=False)
-            except (OSError, ValueError) as error:
-                reason = " ".join(str(error).split())
-                raise ValueError(
-                    f"{str(mtpp)!r} does not open as a point process: {reason} Check its folder."
-                ) from error
+            mtpp = AutoModel.from_pretrained(bundled_folder(mtpp), use_safetensors=True, trust_remote_code=False)
         if not isinstance(mtpp, MTPPModel):
             raise ValueError(f"from_mtpp needs a marked temporal point process; got {type(mtpp).__name__}.")
         if not mtpp.has_gates:
-            raise ValueError(
-                f"a distiller learns from the gates of its point process; {type(mtpp).__name__} has none. Explain "
-                "with it by EHDDistiller.from_mtpp."
-            )
+            kind = type(mtpp).__name__
+            raise ValueError(f"a distiller learns from gates; {kind} has none. Explain it by EHDDistiller.from_mtpp.")
         model = cls(cls.config_class(mtpp_config=copy.deepcopy(mtpp.config), **config))
         model.mtpp.load_state_dict(mtpp.state_dict())
         return model
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        pretrained_model_name_or_path = bundled_folder(pretrained_model_name_or_path)
-        if kwargs.get("config") is None:
-            model_type = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **kwargs)[0].get("model_type")
-            if model_type != cls.config_class.model_type:
-                raise ValueError(
-                    f"{str(pretrained_model_name_or_path)!r} holds a model of type {model_type!r}, not "
-                    f"{cls.config_class.model_type!r}. To start from a trained MTPP use {cls.__name__}.from_mtpp."
-                )
         wants_info = kwargs.pop("output_loading_info", False)
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
-        model, info = cast(Any, loaded)
+        model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
         # transformers only logs missing weights; a distiller without its MTPP would explain noise.
-        if info["missing_keys"]:
-            part = "its MTPP" if any(key.startswith("mtpp.") for key in info["missing_keys"]) else "weights"
+        if missing := sorted(info["missing_keys"]):
             raise ValueError(
                 f"A distiller's checkpoint holds the distiller and its MTPP; {str(pretrained_model_name_or_path)!r} "
-                f"lacks {part} ({', '.join(sorted(info['missing_keys'])[:3])}, ...). "
-                f"To start from a trained MTPP use {cls.__name__}.from_mtpp."
+                f"lacks {', '.join(missing[:3])}. To start from a trained MTPP use {cls.__name__}.from_mtpp."
             )
         model._freeze()  # transformers makes every parameter trainable again when it loads
         return (model, info) if wants_info else model

@@ -9,14 +9,14 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
-from .distiller import DistillerConfig, DistillerModel, DistillerOutput
+from .distiller import DistillerModel, DistillerOutput
 from .perplexity import dppl
 from .window import Window
-from .window_encoder import WindowEncoder, check_widths
+from .window_encoder import WindowEncoder, WindowEncoderConfig
 
 
 @strict
-class EHDDistillerConfig(DistillerConfig):
+class EHDDistillerConfig(WindowEncoderConfig):
     """Config of `EHDDistillerModel`; the defaults are the paper's where it gives them.
 
     Args:
@@ -25,7 +25,6 @@ class EHDDistillerConfig(DistillerConfig):
         tau: temperature of the Gumbel-softmax (eq. 10).
         num_mask_samples: masks drawn per window and step, N.
         rebuilder: how gradients reach the masks: "select" (the paper's) or "gate".
-        input_size, hidden_size, attention_size, num_heads: widths of event embedding, model, and query/key/value.
     """
 
     model_type = "ehd_distiller"
@@ -35,29 +34,14 @@ class EHDDistillerConfig(DistillerConfig):
     tau: float | int = 1.0
     num_mask_samples: int = 4
     rebuilder: Literal["select", "gate"] = "select"
-    input_size: int = 32
-    hidden_size: int = 64
-    attention_size: int = 32
-    num_heads: int = 4
-    feed_forward_size: int = 128
-    num_encoder_layers: int = 2
-    num_decoder_layers: int = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if self.alpha < 0 or self.constraint_weight < 0 or self.tau <= 0:
-            raise ValueError(
-                "alpha and constraint_weight must be at least 0 and tau above 0; "
-                f"got {self.alpha}, {self.constraint_weight} and {self.tau}."
-            )
-        if self.num_mask_samples < 1:
-            raise ValueError(f"num_mask_samples must be at least 1; got {self.num_mask_samples}. The paper uses 4.")
-        if self.epsilon is None and self.share is not None:
-            raise ValueError(
-                f"MTPP-EHD is trained for an epsilon; got share {self.share}. Set epsilon and leave share out, or use "
-                "the ranking distiller, which answers both."
-            )
-        check_widths(self)
         super().__post_init__(**kwargs)
+        if self.alpha < 0 or self.constraint_weight < 0 or self.tau <= 0:
+            values = f"{self.alpha}, {self.constraint_weight} and {self.tau}"
+            raise ValueError(f"alpha and constraint_weight must be at least 0 and tau above 0; got {values}.")
+        if self.epsilon is None:
+            raise ValueError(f"MTPP-EHD is trained for an epsilon; got share {self.share}. Use the ranking distiller.")
 
 
 class EHDDistillerModel(DistillerModel):
@@ -85,12 +69,8 @@ class EHDDistillerModel(DistillerModel):
         return (logits[..., 1] > logits[..., 0]) & history, logits.softmax(-1)[..., 1] * history
 
     def forward(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int | None = None) -> DistillerOutput:
-        """The training loss (eq. 14): over N sampled masks while training, over the argmax mask otherwise.
-
-        Args:
-            times, marks, mask: (B, T) windows whose last `num_future` events are the future.
-            num_future: K; the config's `future` if not given.
-        """
+        """The training loss (eq. 14) of windows (B, T) whose last `num_future` events are the future, the config's
+        `future` if not given: over N sampled masks while training, over the argmax mask otherwise."""
         config = self.config
         window = Window(times, marks, mask, config.future if num_future is None else num_future)
         history, logits = window.history, self.history_logits(window)

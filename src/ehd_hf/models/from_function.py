@@ -14,6 +14,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
 from .point_process import MTPPConfig, MTPPModel, MTPPOutput
+from .rebuild import compact
 
 # times, marks, mask -> log p of each event, or a pair: log p of its time, log p of its mark given the time
 LogProb = Callable[[Tensor, Tensor, Tensor], Tensor | tuple[Tensor, Tensor]]
@@ -23,11 +24,7 @@ LogSurvival = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 @strict
 class CallableConfig(MTPPConfig):
-    """Config of `CallableMTPP`.
-
-    Args:
-        conditioning: what explanations ask by default: "survival" needs a function for it.
-    """
+    """Config of `CallableMTPP`; `conditioning` is what explanations ask by default."""
 
     conditioning: Literal["paper", "survival"] = "paper"
 
@@ -56,22 +53,14 @@ def from_callable(
         dtype: of the times handed in. By default that of a module's parameters; for other functions float32 in the
             search and float64 in the certificate.
 
-    Example:
-
-    ```python
-    >>> from ehd_hf.models.from_function import from_callable
-    >>> explainer = EHDDistiller.from_mtpp(from_callable(my_log_prob, num_marks=3), share=0.7)
-    >>> explainer.explain(events, future=5)
-    ```
+    `EHDDistiller.from_mtpp(from_callable(my_log_prob, num_marks=3), share=0.7)` explains it.
     """
     if not callable(log_prob) or (log_survival is not None and not callable(log_survival)):
         raise ValueError(f"log_prob and log_survival must be functions; got {log_prob!r} and {log_survival!r}.")
-    if num_marks is None:
-        if id2label is None:
-            raise ValueError("a point process needs to know its marks; got none. Pass num_marks=3 or id2label={...}.")
-        num_marks = len(id2label)
+    if num_marks is None and id2label is None:
+        raise ValueError("a point process needs to know its marks; got none. Pass num_marks=3 or id2label={...}.")
     config = CallableConfig(
-        num_marks=num_marks,
+        num_marks=len(id2label or ()) if num_marks is None else num_marks,
         id2label=None if id2label is None else dict(id2label),
         time_unit=time_unit,
         conditioning="paper" if log_survival is None else "survival",
@@ -140,24 +129,19 @@ class CallableMTPP(MTPPModel):
         inputs, order = self._front(times, marks, present)
         scores = self.log_prob_function(*inputs)
         pair = scores if isinstance(scores, tuple) and len(scores) == 2 else (scores, torch.zeros_like(inputs[0]))
-        placed = []
-        for values in pair:
-            if not isinstance(values, Tensor) or values.shape != inputs[0].shape:
-                got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-                raise ValueError(
-                    f"log_prob must return one log-probability per event, shape {tuple(inputs[0].shape)}; got {got}."
-                )
-            clean = values.detach().to(times.dtype).masked_fill(~inputs[2], 0.0)
-            placed.append(torch.zeros_like(times).scatter(1, order, clean))
-        return placed[0], placed[1]
+        clean = (
+            checked("log_prob", "one log-probability per event", values, inputs[0].shape).masked_fill(~inputs[2], 0.0)
+            for values in pair
+        )
+        of_time, of_mark = (torch.zeros_like(times).scatter(1, order, values.to(times.dtype)) for values in clean)
+        return of_time, of_mark
 
     def _front(self, times: Tensor, marks: Tensor, present: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
         """The events that are present at the front of each row, padding repeating their last time; and the order
         (B, T) that brought them there."""
-        order = torch.argsort((~present).to(torch.uint8), dim=1, stable=True)
-        mask = present.gather(1, order)
-        moved = times.gather(1, order).masked_fill(~mask, 0.0).cummax(dim=1).values if times.shape[1] else times
-        return (moved.to(self._dtype(times)), marks.gather(1, order).masked_fill(~mask, 0), mask), order
+        moved_times, moved_marks, mask, order = compact(times, marks, present, present)
+        moved = moved_times.masked_fill(~mask, 0.0).cummax(dim=1).values if times.shape[1] else times
+        return (moved.to(self._dtype(times)), moved_marks.masked_fill(~mask, 0), mask), order
 
     def _dtype(self, times: Tensor) -> torch.dtype:
         if self.input_dtype is not None or self.owner is None:
@@ -174,17 +158,9 @@ class CallableMTPP(MTPPModel):
         after = present & (times >= until[:, None])
         inputs, _ = self._front(times, marks, present & ~after)
         survival = self.log_survival_function(*inputs, until.to(inputs[0].dtype))
-        if not isinstance(survival, Tensor) or survival.shape != until.shape:
-            got = tuple(survival.shape) if isinstance(survival, Tensor) else type(survival).__name__
-            raise ValueError(f"log_survival must return one number per row, shape {tuple(until.shape)}; got {got}.")
+        survival = checked("log_survival", "one number per row", survival, until.shape)
         first = after & (after.cumsum(1) == 1)
-        return torch.where(first, -survival.detach().to(times.dtype)[:, None], torch.zeros_like(times))
-
-    def fit_time_scale(self, intervals: Tensor) -> None:
-        positive = intervals[intervals > 0].double()
-        if len(positive) == 0:
-            raise ValueError("The time scale needs positive intervals; got none. Check that times are not all tied.")
-        self.mean_interval.copy_(positive.mean())
+        return torch.where(first, -survival.to(times.dtype)[:, None], torch.zeros_like(times))
 
     # --- what a function of log-probabilities cannot say
 
@@ -195,3 +171,11 @@ class CallableMTPP(MTPPModel):
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError("a point process behind a function cannot be saved. Keep the function, and wrap it again.")
+
+
+def checked(name: str, what: str, values: Any, shape: torch.Size) -> Tensor:
+    """What a function returned, without gradients, if it has the shape it must have."""
+    if not isinstance(values, Tensor) or values.shape != shape:
+        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(f"{name} must return {what}, shape {tuple(shape)}; got {got}.")
+    return values.detach()

@@ -14,7 +14,6 @@ the likelihood costs the same for 3 and for 5,000 marks.
 """
 
 import math
-from typing import Any
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -22,41 +21,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
-from .gated_lstm import GatedHistoryEncoder, gate_padding, last_kept_times
-from .point_process import MTPPConfig, MTPPModel
+from .gated_lstm import GatedLSTMConfig, GatedLSTMModel
 
 sigmoid_backward = torch.ops.aten.sigmoid_backward
 
 # Lower bound of the straight component's amplitude: events remain possible after any silence.
 _SMALLEST_TAIL = 1e-3
 _LARGEST_LOG_AMPLITUDE = 8.0
-# Quantiles of the training intervals at which the logarithmic time features bend.
-_SCALE_QUANTILES = (0.05, 0.25, 0.75)
 
 
 @strict
-class FullyNNConfig(MTPPConfig):
-    """Config of `FullyNNModel`; the defaults are the paper's for StackOverflow.
-
-    Args:
-        embedding_size: width of the mark embedding.
-        hidden_size: width of the history state (the paper's "history embedding").
-        num_components: width of the monotone network (the paper's "intensity vector").
-        num_layers: depth of the monotone network.
-    """
+class FullyNNConfig(GatedLSTMConfig):
+    """Config of `FullyNNModel`; the defaults are the paper's for StackOverflow. `num_components` is the width of the
+    monotone network (the paper's "intensity vector"), `num_layers` its depth."""
 
     model_type = "fullynn"
 
-    embedding_size: int = 32
-    hidden_size: int = 32
-    num_components: int = 32
     num_layers: int = 2
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        for name in ("embedding_size", "hidden_size", "num_components", "num_layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        super().__post_init__(**kwargs)
 
 
 class MonotoneLinear(nn.Module):
@@ -82,56 +63,30 @@ class MonotoneLinear(nn.Module):
         return F.linear(inputs, self.weight())
 
 
-class FullyNNModel(MTPPModel):
+class FullyNNModel(GatedLSTMModel):
     """Marked FullyNN on the MTPP contract. Values and derivatives go through the monotone network together: one pass
     for all marks, no autograd in the likelihood, so it works under `no_grad` and trains without a double backward."""
 
     config_class = FullyNNConfig
-    time_scales: Tensor
 
     def __init__(self, config: FullyNNConfig) -> None:
         super().__init__(config)
-        num_scales, width = len(_SCALE_QUANTILES), config.num_components
-        self.register_buffer("time_scales", torch.tensor([0.1, 0.3, 1.0]))
-        self.register_buffer("mean_interval", torch.tensor(1.0))
-        self.encoder = GatedHistoryEncoder(config.num_marks, config.embedding_size, num_scales, config.hidden_size)
-        self.time_layers = nn.ModuleList(
-            MonotoneLinear(num_scales if layer == 0 else width, width) for layer in range(config.num_layers)
-        )
+        width = config.num_components
+        widths = [len(self.time_scales)] + [width] * config.num_layers
+        self.time_layers = nn.ModuleList(MonotoneLinear(inputs, width) for inputs in widths[:-1])
         self.history_layers = nn.ModuleList(nn.Linear(config.hidden_size, width) for _ in range(config.num_layers))
         self.amplitude = nn.Linear(config.hidden_size, width + 1)
         self.emission_logits = nn.Parameter(torch.empty(config.num_marks, width + 1))
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        if callable(reset := getattr(module, "reset_parameters", None)):
-            reset()
+        super()._init_weights(module)
         if module is self.amplitude:
             # Amplitudes that sum to about 1, whatever the width.
             nn.init.constant_(module.bias, -math.log(self.config.num_components))
         elif module is self:
             # Components that differ in their marks from the start learn several times faster.
             nn.init.normal_(self.emission_logits, std=2.0)
-
-    def fit_time_scale(self, intervals: Tensor) -> None:
-        positive = intervals[intervals > 0].double()
-        if len(positive) == 0:
-            raise ValueError("The time scale needs positive intervals; got none. Check that times are not all tied.")
-        # By sorting, since torch.quantile refuses more than 16 million values.
-        position = positive.new_tensor(_SCALE_QUANTILES) * (len(positive) - 1)
-        scales = positive.sort().values[position.round().long()]
-        self.time_scales.copy_(scales)
-        self.mean_interval.copy_(positive.mean())
-
-    # --- the MTPP contract
-
-    def encode_history(
-        self, times: Tensor, marks: Tensor, mask: Tensor, keep: Tensor | None, mark_weights: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        keep = gate_padding(keep, mask, times.dtype)
-        last_times = last_kept_times(times, keep)
-        features, _ = self._time_features((times - last_times[:, :-1]).clamp(min=0))
-        return self.encoder(features, marks, keep, mark_weights), last_times
 
     def score_intervals(self, states: Tensor, intervals: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rise, slope = self._components(states, intervals)
@@ -157,11 +112,6 @@ class FullyNNModel(MTPPModel):
 
     # --- its parts
 
-    def _time_features(self, intervals: Tensor) -> tuple[Tensor, Tensor]:
-        """log(1 + tau / scale) for each scale, and its derivative with respect to tau: (..., F) each."""
-        scales = self.time_scales.to(intervals.dtype)
-        return torch.log1p(intervals[..., None] / scales), 1.0 / (scales + intervals[..., None])
-
     def _amplitudes(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Amplitudes of the bounded components (..., components), and the slope (...) of the straight one."""
         weight, bias = self.amplitude.weight, self.amplitude.bias
@@ -185,7 +135,8 @@ class FullyNNModel(MTPPModel):
         """
         shape = (*intervals.shape, self.config.num_components)
         states = states.reshape(-1, states.shape[-1])
-        value, slope = self._time_features(intervals.reshape(-1))
+        intervals = intervals.reshape(-1)
+        value, slope = self.time_features(intervals), 1.0 / (self.time_scales.to(intervals.dtype) + intervals[:, None])
         floor: Tensor | None = None  # the same at tau = 0, where the features are 0
         for time_layer, history_layer in zip(self.time_layers, self.history_layers, strict=True):
             assert isinstance(time_layer, MonotoneLinear) and isinstance(history_layer, nn.Linear)  # a list of modules

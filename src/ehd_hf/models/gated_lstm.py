@@ -1,26 +1,27 @@
-"""The gated recurrent history encoder: one LSTM step per kept event.
+# No `from __future__ import annotations` here: it would disable the type checks of the config fields.
+"""The gated recurrent history encoder, one LSTM step per kept event, and what the backbones on it share.
 
 The skip gate decides how far a step counts: `state + keep * (step(state, event) - state)`, and the time of the last
 kept event is carried by the same gate. At keep in {0, 1} this is exactly the LSTM over the kept events alone; in
 between it is differentiable, and events that are left out receive gradients too.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from .point_process import MTPPConfig, MTPPModel
+
+# Quantiles of the training intervals at which the logarithmic time features bend.
+_SCALE_QUANTILES = (0.05, 0.25, 0.75)
 sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
 
 
 def gate_padding(keep: Tensor | None, mask: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """Gates that also skip padding standing before an event; None if every event is simply kept.
-
-    Padding after the last event needs no gate, since nothing follows it.
-    """
+    """Gates that also skip padding before an event; None if every event is kept. Padding at the end needs none."""
     holes = (mask[:, 1:] & ~mask[:, :-1]).any(dim=0).nonzero()
     gated = 0 if keep is None else keep.shape[1]
     length = max(gated, int(holes[-1]) + 1 if len(holes) else 0)
@@ -34,11 +35,7 @@ def gate_padding(keep: Tensor | None, mask: Tensor, dtype: torch.dtype) -> Tenso
 
 def last_kept_times(times: Tensor, keep: Tensor | None) -> Tensor:
     """Time of the last kept event before each event and after all (B, T + 1); the clock's origin, 0, before any.
-
-    Args:
-        times: (B, T).
-        keep: (B, G) in [0, 1] for the first G events, the rest is kept; in between, the time moves part of the way.
-    """
+    `keep` (B, G) in [0, 1] gates the first G of the `times` (B, T); in between, the time moves part of the way."""
     gated = 0 if keep is None else keep.shape[1]
     last = times.new_zeros(len(times), 1)
     lasts = [last]
@@ -50,14 +47,7 @@ def last_kept_times(times: Tensor, keep: Tensor | None) -> Tensor:
 
 
 class GatedHistoryEncoder(nn.Module):
-    """LSTM over (mark embedding, time features), with a gate per event.
-
-    Args:
-        num_marks: C.
-        embedding_size: width of the mark embedding.
-        num_time_features: how many numbers describe an interval.
-        hidden_size: width D of the history state.
-    """
+    """LSTM over (mark embedding, time features), with a gate per event."""
 
     def __init__(self, num_marks: int, embedding_size: int, num_time_features: int, hidden_size: int) -> None:
         super().__init__()
@@ -70,21 +60,15 @@ class GatedHistoryEncoder(nn.Module):
     def forward(
         self, time_features: Tensor, marks: Tensor, keep: Tensor | None, mark_weights: Tensor | None = None
     ) -> Tensor:
-        """History state before each event and after all: (B, T + 1, D).
-
-        Args:
-            time_features: (B, T, F), of the interval since the last kept event.
-            marks: (B, T).
-            keep: (B, G) in [0, 1] for the first G events, the rest is kept; None if every event is.
-            mark_weights: (B, T), factors of the mark embeddings.
-        """
+        """History state before each event and after all: (B, T + 1, D). `time_features` (B, T, F) are those of the
+        interval since the last kept event; `keep` (B, G) as in `last_kept_times`, None if every event is kept."""
         input_weight, hidden_weight, input_bias, hidden_bias = self.lstm.all_weights[0]
         embeddings = self.mark_embedding.weight
         if len(embeddings) > marks.numel():  # of many marks, those that occur
             occurring, marks = marks.unique(return_inverse=True)
             embeddings = embeddings[occurring]
-        # A mark enters the gates by a row of a table, the same for every mask of a window. Of copies: the same weights
-        # then give the same bits, wherever in memory they were loaded to.
+        # A mark contributes one table row, the same for every mask of a window. Clone the weights: results must not
+        # depend on memory alignment.
         by_mark = embeddings.clone() @ input_weight[:, : embeddings.shape[1]].t().contiguous()  # (C, 4D)
         by_feature = torch.cat([input_weight[:, embeddings.shape[1] :].t(), (input_bias + hidden_bias)[None]])
         initial: tuple[Tensor, Tensor] = (self.initial_hidden, self.initial_cell)
@@ -248,3 +232,47 @@ def _steps(values: Tensor, num_steps: int) -> tuple[Tensor, ...]:
 def _parts(gates: Tensor, num_steps: int) -> list[tuple[Tensor, ...]]:
     """The four gates (B, D) of every step, of `gates` (T or 1, B, 4D)."""
     return list(zip(*(_steps(part, num_steps) for part in gates.chunk(4, dim=2)), strict=True))
+
+
+@strict
+class GatedLSTMConfig(MTPPConfig):
+    """What the configs of all backbones on the gated LSTM say: widths of the mark embedding and of the history state
+    (the paper's "history embedding"), and the number of components of the density."""
+
+    embedding_size: int = 32
+    hidden_size: int = 32
+    num_components: int = 32
+
+
+class GatedLSTMModel(MTPPModel):
+    """A backbone whose history state is that of the gated LSTM; subclasses score intervals given a state."""
+
+    config_class: Any = GatedLSTMConfig
+    time_scales: Tensor
+
+    def __init__(self, config: GatedLSTMConfig) -> None:
+        super().__init__(config)
+        self.register_buffer("time_scales", torch.tensor([0.1, 0.3, 1.0]))
+        self.register_buffer("mean_interval", torch.tensor(1.0))
+        self.encoder = GatedHistoryEncoder(
+            config.num_marks, config.embedding_size, len(_SCALE_QUANTILES), config.hidden_size
+        )
+
+    def fit_time_scale(self, intervals: Tensor) -> None:
+        super().fit_time_scale(intervals)
+        positive = intervals[intervals > 0].double()
+        # By sorting, since torch.quantile refuses more than 16 million values.
+        position = positive.new_tensor(_SCALE_QUANTILES) * (len(positive) - 1)
+        self.time_scales.copy_(positive.sort().values[position.round().long()])
+
+    def time_features(self, intervals: Tensor) -> Tensor:
+        """log(1 + tau / scale) for each scale: (..., F)."""
+        return torch.log1p(intervals[..., None] / self.time_scales.to(intervals.dtype))
+
+    def encode_history(
+        self, times: Tensor, marks: Tensor, mask: Tensor, keep: Tensor | None, mark_weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        keep = gate_padding(keep, mask, times.dtype)
+        last_times = last_kept_times(times, keep)
+        features = self.time_features((times - last_times[:, :-1]).clamp(min=0))
+        return self.encoder(features, marks, keep, mark_weights), last_times

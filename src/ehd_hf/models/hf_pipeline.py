@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import torch
 from transformers import Pipeline
 
 from .perplexity import dppl_parts
+from .question import is_count
 from .window import Window
 
 TASK = "event-history-distillation"
@@ -20,8 +20,8 @@ class EventHistoryPipeline(Pipeline):
 
     Takes {"times": [...], "marks": [...]} (marks by name or number, times in the model's unit; "start", if known) or a
     list of (time, mark) pairs, or a list of either; `future` is the number of last events to explain, `history` how
-    many before them to look at. Gives the distiller's own answer per sequence, plain values under the names of
-    `Explanation.to_dict`.
+    many before them to look at, or "all"; by default those the model was trained on. Gives the distiller's own answer
+    per sequence, plain values under the names of `Explanation.to_dict`.
     """
 
     model: Any  # a distiller
@@ -34,7 +34,7 @@ class EventHistoryPipeline(Pipeline):
         if unknown := sorted(set(options) - {"future", "history"}):
             raise ValueError(f"The pipeline takes future and history; got unknown {', '.join(unknown)}.")
         for name, value in options.items():
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and not is_count(value) and (name, value) != ("history", "all"):
                 raise ValueError(f"{name} must be a number of events of at least 1; got {value!r}.")
         return options, {}, {}
 
@@ -42,32 +42,29 @@ class EventHistoryPipeline(Pipeline):
         if isinstance(inputs, list | tuple) and inputs:
             is_one = not isinstance(inputs[0], dict) and not isinstance(inputs[0][0], list | tuple)
             named = [
-                each if isinstance(each, dict) else self._columns(each) for each in ([inputs] if is_one else inputs)
+                each if isinstance(each, dict) else dict(zip(("times", "marks"), zip(*each, strict=True), strict=True))
+                for each in ([inputs] if is_one else inputs)
             ]
             inputs = named[0] if is_one else named
         return super().__call__(inputs, *args, **options)
 
-    @staticmethod
-    def _columns(pairs: Any) -> dict[str, Any]:
-        times, marks = zip(*pairs, strict=True)
-        return {"times": times, "marks": marks}
-
     def preprocess(self, input_: Any, future: Any = None, history: Any = None, **_: Any) -> dict[str, Any]:
         config = self.model.config
-        known = {label: mark for mark, label in config.id2label.items()}
         times = [float(time) for time in input_["times"]]
-        marks = [known.get(mark, mark) for mark in input_["marks"]]
+        marks = [config.label2id.get(mark, mark) for mark in input_["marks"]]
         if len(times) != len(marks) or times != sorted(times):
             raise ValueError(f"A sequence has a mark for every time, in order; got {len(times)} and {len(marks)}.")
         if unknown := [mark for mark in marks if mark not in config.id2label]:
-            raise ValueError(f"The model knows the marks {', '.join(known)}; got {unknown[0]!r}. Check the spelling.")
+            names = ", ".join(config.label2id)
+            raise ValueError(f"The model knows the marks {names}; got {unknown[0]!r}. Check the spelling.")
         num_future = config.future if future is None else future
         if len(times) <= num_future:
             raise ValueError(
                 f"The sequence has {len(times)} events, all of them in the future of {num_future}: the history is "
                 "empty. Ask for a shorter future or give a longer sequence."
             )
-        first = 0 if history is None else max(0, len(times) - num_future - history)
+        num_history = len(times) if history == "all" else config.history if history is None else history
+        first = max(0, len(times) - num_future - num_history)
         start = times[0] if input_.get("start") is None else float(input_["start"])
         origin = times[first - 1] if first else start
         return {
@@ -91,7 +88,6 @@ class EventHistoryPipeline(Pipeline):
             window,
             torch.stack([~chosen, chosen, torch.zeros_like(chosen)]).to(times.dtype),
             conditioning=self.model.config.conditioning,
-            rebuilder="compact",
         )
         parts = torch.stack([drops.time, drops.mark])[..., 0]  # (2, 3)
         return {"chosen": chosen[0], "scores": scores[0], "parts": parts, "events": input_tensors["events"]}
@@ -103,7 +99,6 @@ class EventHistoryPipeline(Pipeline):
         past = [
             event | {"score": score} for event, score in zip(events, model_outputs["scores"].tolist(), strict=False)
         ]
-        by_epsilon = config.epsilon is not None
         return {
             "distilled": [event for event, part in zip(past, chosen, strict=True) if part],
             "left": [event for event, part in zip(past, chosen, strict=True) if not part],
@@ -117,7 +112,7 @@ class EventHistoryPipeline(Pipeline):
             "epsilon": config.epsilon,
             "share": config.share,
             "conditioning": config.conditioning,
-            "constraint_met": left < math.log(config.epsilon) if by_epsilon else left <= config.share * empty,
+            "constraint_met": config.question.met(left, distilled, empty),
             "is_most_recent": all(chosen[len(chosen) - sum(chosen) :]),
             "time_unit": config.mtpp_config.time_unit,
         }

@@ -15,15 +15,14 @@ remain possible after any silence, and the expected interval is finite.
 """
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
-from .gated_lstm import GatedHistoryEncoder, gate_padding, last_kept_times
-from .point_process import MTPPConfig, MTPPModel
+from .gated_lstm import GatedLSTMConfig, GatedLSTMModel
 
 # In mean intervals: what is added to every silence before its logarithm is taken.
 _SHIFT = 1e-5
@@ -33,63 +32,41 @@ _TAIL_RATE = 1e-4
 _LOG_SCALE_RANGE = (-4.0, 3.0)
 # Lower bound of the standard deviation of log intervals: a metronome's is 0.
 _SMALLEST_LOG_STD = 0.1
-# Quantiles of the training intervals at which the logarithmic time features bend.
-_SCALE_QUANTILES = (0.05, 0.25, 0.75)
 
 
 @strict
-class LogNormMixConfig(MTPPConfig):
-    """Config of `LogNormMixModel`; the sizes are those of `FullyNNConfig`.
-
-    Args:
-        mark_mode: "history" (given the history, mark and interval are independent: the classic model) or "interval"
-            (which marks are likely also depends on how long the silence has lasted).
-        embedding_size: width of the mark embedding.
-        hidden_size: width of the history state.
-        num_components: number of log-normals in the mixture.
-    """
+class LogNormMixConfig(GatedLSTMConfig):
+    """Config of `LogNormMixModel`. `mark_mode`: "history" (given the history, mark and interval are independent: the
+    classic model) or "interval" (which marks are likely also depends on how long the silence has lasted)."""
 
     model_type = "lognormmix"
 
     mark_mode: Literal["history", "interval"] = "history"
-    embedding_size: int = 32
-    hidden_size: int = 32
     num_components: int = 16
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        for name in ("embedding_size", "hidden_size", "num_components"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        super().__post_init__(**kwargs)
 
-
-class LogNormMixModel(MTPPModel):
+class LogNormMixModel(GatedLSTMModel):
     """Log-normal mixture on the MTPP contract: likelihood and survival in closed form, nothing integrated."""
 
     config_class = LogNormMixConfig
     _keep_in_fp32_modules_strict = {"time_scales", "mean_interval", "log_mean", "log_std"}
-    time_scales: Tensor
     log_mean: Tensor
     log_std: Tensor
 
     def __init__(self, config: LogNormMixConfig) -> None:
         super().__init__(config)
-        num_scales, width = len(_SCALE_QUANTILES), config.hidden_size
-        self.register_buffer("time_scales", torch.tensor([0.1, 0.3, 1.0]))
-        self.register_buffer("mean_interval", torch.tensor(1.0))
+        width = config.hidden_size
         # Of the logarithm of intervals in units of `mean_interval`.
         self.register_buffer("log_mean", torch.tensor(0.0))
         self.register_buffer("log_std", torch.tensor(1.0))
-        self.encoder = GatedHistoryEncoder(config.num_marks, config.embedding_size, num_scales, width)
         self.mixture = nn.Linear(width, 3 * config.num_components)
         self.mark_logits = nn.Linear(width, config.num_marks)
         if config.mark_mode == "interval":
-            self.mark_interval = nn.Linear(width + num_scales, width)
+            self.mark_interval = nn.Linear(width + len(self.time_scales), width)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        if callable(reset := getattr(module, "reset_parameters", None)):
-            reset()
+        super()._init_weights(module)
         if module is self.mixture:
             # Components spread over the bulk of the intervals, so that they differ from the start.
             _, means, log_scales = module.bias.detach().chunk(3)
@@ -97,26 +74,11 @@ class LogNormMixModel(MTPPModel):
             log_scales.fill_(math.log(0.7))
 
     def fit_time_scale(self, intervals: Tensor) -> None:
+        super().fit_time_scale(intervals)
         positive = intervals[intervals > 0].double()
-        if len(positive) == 0:
-            raise ValueError("The time scale needs positive intervals; got none. Check that times are not all tied.")
-        # By sorting, since torch.quantile refuses more than 16 million values.
-        position = positive.new_tensor(_SCALE_QUANTILES) * (len(positive) - 1)
-        self.time_scales.copy_(positive.sort().values[position.round().long()])
-        self.mean_interval.copy_(positive.mean())
         logs = torch.log(positive / positive.mean() + _SHIFT)
         self.log_mean.copy_(logs.mean())
         self.log_std.copy_(logs.std(correction=0).clamp(min=_SMALLEST_LOG_STD))
-
-    # --- the MTPP contract
-
-    def encode_history(
-        self, times: Tensor, marks: Tensor, mask: Tensor, keep: Tensor | None, mark_weights: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        keep = gate_padding(keep, mask, times.dtype)
-        last_times = last_kept_times(times, keep)
-        features = self._time_features((times - last_times[:, :-1]).clamp(min=0))
-        return self.encoder(features, marks, keep, mark_weights), last_times
 
     def score_intervals(self, states: Tensor, intervals: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         total, compensator = self._log_intensity_and_compensator(states, intervals)
@@ -130,16 +92,10 @@ class LogNormMixModel(MTPPModel):
         total, _ = self._log_intensity_and_compensator(states, intervals)
         return torch.exp(total[..., None] + self._mark_log_probs(states, intervals))
 
-    # --- its parts
-
-    def _time_features(self, intervals: Tensor) -> Tensor:
-        """log(1 + tau / scale) for each scale: (..., F)."""
-        return torch.log1p(intervals[..., None] / self.time_scales.to(intervals.dtype))
-
     def _mark_log_probs(self, states: Tensor, intervals: Tensor) -> Tensor:
         """log p(m | history), or log p(m | history, tau), of every mark: (..., C)."""
         if self.config.mark_mode == "interval":
-            inputs = torch.cat([states, self._time_features(intervals)], dim=-1)
+            inputs = torch.cat([states, self.time_features(intervals)], dim=-1)
             states = states + torch.tanh(self.mark_interval(inputs))
         return self.mark_logits(states).log_softmax(-1)
 

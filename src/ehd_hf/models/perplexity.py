@@ -77,10 +77,8 @@ def future_log_prob(
 
 
 def log_perplexity(mtpp: MTPPModel, window: Window, keep: Tensor | None = None, **options: Any) -> Tensor:
-    """log ppl(x_o | kept history) = -(1/K) sum_i log p(x_i | x_<i, kept history), (..., B) (eq. 5).
-
-    `options` as in `future_log_prob`.
-    """
+    """log ppl(x_o | kept history) = -(1/K) sum_i log p(x_i | x_<i, kept history), (..., B) (eq. 5); `options` as in
+    `future_log_prob`."""
     return -future_log_prob(mtpp, window, keep, **options).log_prob.sum(-1) / window.num_scored
 
 
@@ -113,27 +111,15 @@ class DpplParts(NamedTuple):
         return self.time + self.mark
 
 
-def dppl_parts(
-    mtpp: MTPPModel,
-    window: Window,
-    keep: Tensor,
-    *,
-    conditioning: Conditioning = "paper",
-    rebuilder: Rebuilder = "gate",
-) -> DpplParts:
-    """Perplexity drop (eq. 4) of the future's times and of its marks given them: log p = log p(time) + log p(mark)."""
-    num_scored = window.num_scored
-    if rebuilder == "compact":
-        history = window.history
-        masks = torch.cat([history[None], ((keep > 0.5) & history).reshape(-1, *history.shape)])  # (1 + S, B, L)
-        rows = torch.arange(len(history), device=history.device).repeat(len(masks))
-        sums = _future_sums(mtpp, window, masks.flatten(0, 1), rows, conditioning=conditioning)
-        sums = sums.view(*masks.shape[:2], 2)
-        drops = ((sums[1:] - sums[0]) / num_scored[:, None]).view(*(keep.shape[:-1] or history.shape[:1]), 2)
-        return DpplParts(drops[..., 0], drops[..., 1])
-    full = future_log_prob(mtpp, window, conditioning=conditioning)
-    kept = future_log_prob(mtpp, window, keep, conditioning=conditioning, rebuilder=rebuilder)
-    return DpplParts(*((kept[name] - full[name]).sum(-1) / num_scored for name in ("time_log_prob", "mark_log_prob")))
+def dppl_parts(mtpp: MTPPModel, window: Window, keep: Tensor, *, conditioning: Conditioning = "paper") -> DpplParts:
+    """Perplexity drop (eq. 4) of the future's times and of its marks given them: log p = log p(time) + log p(mark).
+    `keep` is 0 or 1; no gradients."""
+    history = window.history
+    masks = torch.cat([history[None], ((keep > 0.5) & history).reshape(-1, *history.shape)])  # (1 + S, B, L)
+    rows = torch.arange(len(history), device=history.device).repeat(len(masks))
+    sums = _future_sums(mtpp, window, masks.flatten(0, 1), rows, conditioning).view(*masks.shape[:2], 2)
+    drops = ((sums[1:] - sums[0]) / window.num_scored[:, None]).view(*(keep.shape[:-1] or history.shape[:1]), 2)
+    return DpplParts(drops[..., 0], drops[..., 1])
 
 
 def log_perplexity_of_masks(
@@ -145,31 +131,18 @@ def log_perplexity_of_masks(
     conditioning: Conditioning = "paper",
     max_rows: int = 1024,
 ) -> Tensor:
-    """log ppl(x_o | kept history) (eq. 5) of many masks per window: (R,). No gradients.
-
-    Args:
-        keep_mask: (R, L) bool.
-        rows: (R,), which of the B windows each mask belongs to.
-        max_rows: how many rebuilt windows to hold at a time.
-    """
-    sums = _future_sums(mtpp, window, keep_mask, rows, conditioning=conditioning, max_rows=max_rows)
+    """log ppl(x_o | kept history) (eq. 5) of many masks `keep_mask` (R, L), those of the windows `rows` (R,): (R,).
+    No gradients; at most `max_rows` rebuilt windows are held at a time."""
+    sums = _future_sums(mtpp, window, keep_mask, rows, conditioning, max_rows)
     return -sums.sum(-1) / window.num_scored[rows]
 
 
 @torch.no_grad()
 def _future_sums(
-    mtpp: MTPPModel,
-    window: Window,
-    keep_mask: Tensor,
-    rows: Tensor,
-    *,
-    conditioning: Conditioning,
-    max_rows: int = 1024,
+    mtpp: MTPPModel, window: Window, keep_mask: Tensor, rows: Tensor, conditioning: Conditioning, max_rows: int = 1024
 ) -> Tensor:
-    """log p of the future's times, and of its marks, given what each mask keeps: (R, 2).
-
-    In pieces of rows that keep about equally many events, so that rebuilt sequences are short and memory is bounded.
-    """
+    """log p of the future's times, and of its marks, given what each mask keeps: (R, 2). In pieces of rows that keep
+    about equally many events, so that rebuilt sequences are short and memory is bounded."""
     values = window.times.new_empty(len(rows), 2)
     order = torch.argsort(keep_mask.sum(1), stable=True)
     for start in range(0, len(order), max_rows):

@@ -14,43 +14,39 @@ from typing import Any, ClassVar
 
 import torch
 from huggingface_hub.dataclasses import strict
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 # What transformers passes through a config's constructor beyond its declared fields. Listed by hand: the library pops
 # these keys one by one inside its methods and keeps no list that could be asked for.
-_LIBRARY_KEYS = {
-    "_attn_implementation_internal",
-    "_commit_hash",
-    "_experts_implementation_internal",
-    "_name_or_path",
-    "attn_implementation",
-    "auto_map",
-    "custom_pipelines",
-    "experts_implementation",
-    "model_type",
-    "name_or_path",
-    "output_attentions",
-    "per_layer_config",
-    "tie_last_hidden_states",
-    "torch_dtype",
-}
+_LIBRARY_KEYS = set(
+    "_attn_implementation_internal _commit_hash _experts_implementation_internal _name_or_path attn_implementation "
+    "auto_map custom_pipelines experts_implementation model_type name_or_path output_attentions per_layer_config "
+    "tie_last_hidden_states torch_dtype".split()
+)
 
 
 @strict
 class StrictConfig(PreTrainedConfig):
-    """A config in which a misspelt key is an error, not a new attribute."""
+    """A config in which a misspelt key, the config of another model and a whole number below 1 are errors."""
 
     def __post_init__(self, **kwargs: Any) -> None:
-        unknown = sorted(set(kwargs) - _LIBRARY_KEYS)
-        if unknown:
-            known = sorted(set(self.__dataclass_fields__) - set(PreTrainedConfig.__dataclass_fields__)) + ["id2label"]
+        if (model_type := kwargs.get("model_type", self.model_type)) != self.model_type:
             raise ValueError(
-                f"{type(self).__name__} knows the keys {', '.join(known)}; got unknown {', '.join(unknown)}. "
-                "Check the spelling."
+                f"{type(self).__name__} is of type {self.model_type!r}; got one of type {model_type!r}. Open it with "
+                "AutoModel; a distiller of a trained MTPP is made by from_mtpp."
             )
+        declared = {*self.__dataclass_fields__} - {*PreTrainedConfig.__dataclass_fields__}
+        if unknown := sorted(set(kwargs) - _LIBRARY_KEYS):
+            raise ValueError(
+                f"{type(self).__name__} knows the keys {', '.join([*sorted(declared), 'id2label'])}; got unknown "
+                f"{', '.join(unknown)}. Check the spelling."
+            )
+        for name in declared:
+            if self.__dataclass_fields__[name].type is int and getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
         super().__post_init__(**kwargs)
 
 
@@ -70,8 +66,6 @@ class MTPPConfig(StrictConfig):
     time_unit: str | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if self.num_marks < 1:
-            raise ValueError(f"num_marks must be at least 1; got {self.num_marks}.")
         if self.id2label is None:
             self.id2label = {mark: str(mark) for mark in range(self.num_marks)}
         if not isinstance(self.id2label, dict) or not all(isinstance(name, str) for name in self.id2label.values()):
@@ -80,12 +74,10 @@ class MTPPConfig(StrictConfig):
         self.label2id = {label: mark for mark, label in self.id2label.items()}
         if len(self.label2id) < len(self.id2label):
             raise ValueError(f"id2label must give every mark its own name; got {list(self.id2label.values())}.")
-        if sorted(self.id2label) != list(range(self.num_marks)):
-            raise ValueError(
-                f"id2label must name the marks 0..{self.num_marks - 1}; got {len(self.id2label)} entries. "
-                "Make num_marks and id2label agree."
-            )
         super().__post_init__(**kwargs)
+        if sorted(self.id2label) != list(range(self.num_marks)):
+            number = len(self.id2label)
+            raise ValueError(f"id2label must name the marks 0..{self.num_marks - 1}; got {number} entries.")
 
 
 @dataclass
@@ -122,9 +114,13 @@ class HubModel(PreTrainedModel):
         options = {"use_safetensors": True, **kwargs}
         return super().from_pretrained(bundled_folder(pretrained_model_name_or_path), *args, **options)
 
+    def _init_weights(self, module: nn.Module) -> None:
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
+
 
 class MTPPModel(HubModel):
-    """A marked temporal point process. Subclasses give the four methods below `# --- a backbone provides`."""
+    """A marked temporal point process. Subclasses define its first four methods."""
 
     config_class: Any = MTPPConfig
     base_model_prefix = "mtpp"
@@ -132,10 +128,10 @@ class MTPPModel(HubModel):
     # Statistics of time scales lose their meaning in half precision.
     _keep_in_fp32_modules_strict = {"time_scales", "mean_interval"}
 
-    mean_interval: Tensor  # a persistent buffer every backbone registers: the yardstick of time
+    mean_interval: Tensor  # a buffer every backbone registers: the yardstick of time
     has_gates: ClassVar[bool] = True  # whether `keep` may lie between 0 and 1, and has slopes there
 
-    # --- a backbone provides
+    # --- a backbone defines the next four
 
     def encode_history(
         self, times: Tensor, marks: Tensor, mask: Tensor, keep: Tensor | None, mark_weights: Tensor | None = None
@@ -161,9 +157,9 @@ class MTPPModel(HubModel):
 
     def fit_time_scale(self, intervals: Tensor) -> None:
         """Store the statistics of the training data's intervals that the backbone measures time with."""
-        raise TypeError(f"{type(self).__name__} must define fit_time_scale")
-
-    # --- and has
+        if not bool((intervals > 0).any()):
+            raise ValueError("The time scale needs positive intervals; got none. Check that times are not all tied.")
+        self.mean_interval.copy_(intervals[intervals > 0].double().mean())
 
     def event_log_prob(
         self,
@@ -180,16 +176,14 @@ class MTPPModel(HubModel):
         """log p(event | kept events before it), for every event.
 
         Args:
-            times: (B, T), non-decreasing, relative to the window's clock origin.
-            marks: (B, T) in [0, C).
+            times: (B, T), non-decreasing, relative to the window's clock origin; marks (B, T) in [0, C).
             mask: (B, T), True where there is an event. Padding may stand anywhere: it is never kept, and scores 0.
             keep: (B, T) in [0, 1]; gates how far an event enters the history of later ones. At {0, 1} this equals
                 deleting the events with keep = 0. Scores of deleted events are those they would have had. May be
                 shorter than T: later events are kept.
             mark_weights: (B, T), factors of the mark embeddings; 1 in value, they carry gradients (`rebuild.select`).
             survived_until: (B,); condition the first kept event at or after that time on no event before it.
-            num_last: score only the last `num_last` positions; the outputs are then (B, num_last). Saves the work of
-                scoring a history of which only the future's likelihood is wanted.
+            num_last: score only the last `num_last` positions; the outputs are then (B, num_last).
             positions: (B, P), score these positions only, where the future stands elsewhere in every row.
         """
         states, last_times = self.encode_history(times, marks, mask, keep, mark_weights)
@@ -235,86 +229,56 @@ class MTPPModel(HubModel):
         correction = torch.where(touches.gather(1, index), compensator, torch.zeros_like(compensator))
         return torch.zeros_like(times).scatter(1, index, correction)
 
-    def forward(
-        self,
-        times: Tensor,
-        marks: Tensor,
-        mask: Tensor,
-        loss_mask: Tensor | None = None,
-        observation_end: Tensor | None = None,
-    ) -> MTPPOutput:
-        """Negative log-likelihood per event (eq. 3).
-
-        Args:
-            times, marks, mask: (B, T), see `event_log_prob`.
-            loss_mask: (B, T), True for events that count; all of `mask` if not given.
-            observation_end: (B,), end of the observation: adds the silence after the last event. Windows cut from
-                longer sequences leave it out.
-        """
+    def forward(self, times: Tensor, marks: Tensor, mask: Tensor, loss_mask: Tensor | None = None) -> MTPPOutput:
+        """Negative log-likelihood per event (eq. 3); see `event_log_prob`. Events count where `loss_mask` (B, T) is
+        True, or all of them."""
         output = self.event_log_prob(times, marks, mask)
         counted = mask if loss_mask is None else mask & loss_mask
-        total = output.log_prob.masked_fill(~counted, 0.0).sum()
-        if observation_end is not None:
-            state, last_time = self._final_state(times, marks, mask)
-            total = total - self.total_compensator(state, observation_end - last_time).sum()
         output.num_items = counted.sum()
-        output.loss = -total / output.num_items.clamp(min=1)
+        output.loss = -output.log_prob.masked_fill(~counted, 0.0).sum() / output.num_items.clamp(min=1)
         return output
 
     # --- the process on a clock
 
-    def _final_state(self, times: Tensor, marks: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """State and time of the last event of each row, whatever padding stands behind it: (B, D), (B,)."""
-        states, last_times = self.encode_history(times, marks, mask, None)
-        position = torch.arange(1, times.shape[1] + 1, device=times.device)
-        index = F.pad(mask * position, (1, 0)).amax(dim=1, keepdim=True)
-        return states.gather(1, index[..., None].expand(-1, -1, states.shape[-1]))[:, 0], last_times.gather(1, index)[
-            :, 0
-        ]
-
-    def _at(
-        self, times: Tensor, marks: Tensor, mask: Tensor, query_times: Tensor, keep: Tensor | None
+    def _before(
+        self, times: Tensor, marks: Tensor, mask: Tensor, query_times: Tensor | None = None, keep: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """History state and silence at each query time, given the events strictly before it: (B, Q, D), (B, Q)."""
+        """State (B, Q, D) and time (B, Q) of the last kept event before each query time, or of all events (Q = 1)."""
         states, last_times = self.encode_history(times, marks, mask, keep)
+        until = times.new_full((len(times), 1), torch.inf) if query_times is None else query_times
         # Padding may stand anywhere, so count positions by time, padding never before anything.
         when = torch.where(mask, times, torch.full_like(times, torch.inf))
-        before = (when[:, None, :] < query_times[:, :, None]).to(torch.long)  # (B, Q, T)
+        before = (when[:, None, :] < until[:, :, None]).to(torch.long)  # (B, Q, T)
         position = torch.arange(1, times.shape[1] + 1, device=times.device)
         index = F.pad(before * position, (1, 0)).amax(dim=2)
-        state = states.gather(1, index[:, :, None].expand(-1, -1, states.shape[-1]))
-        return state, (query_times - last_times.gather(1, index)).clamp(min=0)
+        return states.gather(1, index[:, :, None].expand(-1, -1, states.shape[-1])), last_times.gather(1, index)
 
     def intensity(
         self, times: Tensor, marks: Tensor, mask: Tensor, query_times: Tensor, *, keep: Tensor | None = None
     ) -> Tensor:
         """Intensity of every mark at `query_times` (B, Q), given the kept events before: (B, Q, C)."""
-        return self.mark_intensities(*self._at(times, marks, mask, query_times, keep))
+        states, last_times = self._before(times, marks, mask, query_times, keep)
+        return self.mark_intensities(states, (query_times - last_times).clamp(min=0))
 
     def compensator(
         self, times: Tensor, marks: Tensor, mask: Tensor, query_times: Tensor, *, keep: Tensor | None = None
     ) -> Tensor:
         """Intensity of all marks integrated from the last kept event to `query_times` (B, Q): (B, Q)."""
-        return self.total_compensator(*self._at(times, marks, mask, query_times, keep))
+        states, last_times = self._before(times, marks, mask, query_times, keep)
+        return self.total_compensator(states, (query_times - last_times).clamp(min=0))
 
     @torch.no_grad()
     def sample_next(
-        self,
-        times: Tensor,
-        marks: Tensor,
-        mask: Tensor,
-        *,
-        num_samples: int = 1,
-        generator: torch.Generator | None = None,
+        self, times: Tensor, marks: Tensor, mask: Tensor, num_samples: int = 1, generator: Any = None
     ) -> tuple[Tensor, Tensor]:
         """Draw the next event after the whole sequence: times (B, num_samples) on the same clock, and marks."""
-        state, last_time = self._final_state(times, marks, mask)
+        state, last_time = self._before(times, marks, mask)
         uniform = torch.rand(len(times), num_samples, generator=generator, dtype=times.dtype, device=times.device)
-        states = state[:, None].expand(-1, num_samples, -1)
+        states = state.expand(-1, num_samples, -1)
         intervals = self._invert_compensator(states, -torch.log1p(-uniform))
         intensities = self.mark_intensities(states, intervals)
         drawn = torch.multinomial(intensities.flatten(0, 1), 1, generator=generator).view(len(times), num_samples)
-        return last_time[:, None] + intervals, drawn
+        return last_time + intervals, drawn
 
     @torch.no_grad()
     def predict_next(
@@ -325,15 +289,15 @@ class MTPPModel(HubModel):
         Both are integrals over the survival function, by the midpoint rule in its cube root: points crowd in the tail,
         where a rare long silence can carry most of the mean.
         """
-        state, last_time = self._final_state(times, marks, mask)
-        states = state[:, None].expand(-1, num_points, -1)
+        state, last_time = self._before(times, marks, mask)
+        states = state.expand(-1, num_points, -1)
         edges = torch.linspace(1, 0, num_points + 1, dtype=times.dtype, device=times.device)
         weights = -(edges**3).diff()  # (num_points,) probability of each cell
         targets = -3 * (0.5 * (edges[1:] + edges[:-1])).log()
         intervals = self._invert_compensator(states, targets.expand(len(times), -1))
         intensities = self.mark_intensities(states, intervals)  # (B, num_points, C)
         mark_prob = weights @ (intensities / intensities.sum(-1, keepdim=True))
-        return last_time + intervals @ weights, mark_prob
+        return last_time[:, 0] + intervals @ weights, mark_prob
 
     def _invert_compensator(self, states: Tensor, targets: Tensor, iterations: int = 60) -> Tensor:
         """Interval at which the total compensator reaches `targets` (...): bisection in log time, so that the same

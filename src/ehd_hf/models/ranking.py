@@ -20,10 +20,10 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
-from .distiller import DistillerConfig, DistillerModel, DistillerOutput
+from .distiller import DistillerModel, DistillerOutput
 from .perplexity import keep_gradient, log_perplexity_of_masks
 from .window import Window, places_of
-from .window_encoder import Layer, WindowEncoder, check_widths
+from .window_encoder import Layer, WindowEncoder, WindowEncoderConfig
 
 # A window whose history explains next to nothing must not drown the others when effects are compared.
 _SMALLEST_SCALE = 0.1
@@ -31,7 +31,7 @@ _LARGEST_FEATURE = 8.0
 
 
 @strict
-class RankingDistillerConfig(DistillerConfig):
+class RankingDistillerConfig(WindowEncoderConfig):
     """Config of `RankingDistillerModel`.
 
     Args:
@@ -40,7 +40,6 @@ class RankingDistillerConfig(DistillerConfig):
             taken out. Empty: one pass only, faster and less precise.
         score_spread: standard deviation of the scores of a window; the larger, the less random the sets of training.
         largest_share: sizes drawn in training go up to this share of the history.
-        input_size, hidden_size, attention_size, num_heads: widths of event embedding, model, and query/key/value.
     """
 
     model_type = "ranking_distiller"
@@ -52,30 +51,17 @@ class RankingDistillerConfig(DistillerConfig):
     prefix_shares: tuple[float, ...] | list[float] = (0.25, 0.5, 0.75)
     score_spread: float | int = 3.0
     largest_share: float | int = 0.75
-    input_size: int = 32
-    hidden_size: int = 64
-    attention_size: int = 32
-    num_heads: int = 4
-    feed_forward_size: int = 128
-    num_encoder_layers: int = 2
-    num_decoder_layers: int = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
         for name in ("gate_levels", "prefix_shares"):
             if not all(0 < value < 1 for value in getattr(self, name)):
-                raise ValueError(
-                    f"{name} must lie between 0 and 1, both excluded; got {list(getattr(self, name))}. Leave such "
-                    "values out."
-                )
+                raise ValueError(f"{name} must lie between 0 and 1, both excluded; got {list(getattr(self, name))}.")
         if not self.gate_levels:
             raise ValueError("gate_levels must name one value at least; got none. [0.5] is the cheapest.")
         if not (self.score_spread > 0 and 0 < self.largest_share <= 1):
-            raise ValueError(
-                f"score_spread must be above 0 and largest_share in (0, 1]; got {self.score_spread} and "
-                f"{self.largest_share}. The defaults are 3 and 0.75."
-            )
-        check_widths(self)
-        super().__post_init__(**kwargs)
+            values = f"{self.score_spread} and {self.largest_share}"
+            raise ValueError(f"score_spread must be above 0 and largest_share in (0, 1]; got {values}.")
 
 
 class RankingDistillerModel(DistillerModel):
@@ -101,7 +87,6 @@ class RankingDistillerModel(DistillerModel):
 
     @property
     def num_evaluations(self) -> int:
-        """Gradients of the MTPP that the scores of a window cost."""
         return len(self.config.gate_levels) + len(self.config.prefix_shares)
 
     # --- the order
@@ -149,13 +134,9 @@ class RankingDistillerModel(DistillerModel):
     # --- training
 
     def forward(self, times: Tensor, marks: Tensor, mask: Tensor, num_future: int | None = None) -> DistillerOutput:
-        """The training loss; when not training, dppl_left over all prefixes relative to the empty history's, with
-        metrics, over the windows whose history explains something (`num_items` of them).
-
-        Args:
-            times, marks, mask: (B, T) windows whose last `num_future` events are the future.
-            num_future: K; the config's `future` if not given.
-        """
+        """The training loss of windows (B, T) whose last `num_future` events are the future, the config's `future` if
+        not given. When not training, dppl_left over all prefixes relative to the empty history's, with metrics, over
+        the windows whose history explains something (`num_items` of them)."""
         window = Window(times, marks, mask, self.config.future if num_future is None else num_future)
         passes = self._scores_of_passes(window)
         logits = torch.stack([-passes[-1], passes[-1]], dim=-1) / 2

@@ -1,6 +1,6 @@
 """A keep mask -> the rebuilt sequence, by moving the kept events to the front (one stable sort, one gather).
 
-The skip gate of `mtpp.encoder` gives the same likelihood without moving anything; compaction is its reference, and
+The skip gate of `gated_lstm` gives the same likelihood without moving anything; compaction is its reference, and
 what the paper's own path, `select`, is made of.
 """
 
@@ -22,12 +22,7 @@ class Rebuilt(NamedTuple):
 
 
 def compact(times: Tensor, marks: Tensor, mask: Tensor, keep_mask: Tensor) -> Rebuilt:
-    """Delete the events with `keep_mask` False.
-
-    Args:
-        times, marks, mask: (B, T).
-        keep_mask: (B, T) bool.
-    """
+    """Delete the events with `keep_mask` (B, T) False."""
     kept = keep_mask & mask
     order = torch.argsort((~kept).to(torch.uint8), dim=1, stable=True)
     return Rebuilt(times.gather(1, order), marks.gather(1, order), kept.gather(1, order), order)
@@ -36,11 +31,7 @@ def compact(times: Tensor, marks: Tensor, mask: Tensor, keep_mask: Tensor) -> Re
 def pull_up(times: Tensor, marks: Tensor, mask: Tensor, keep_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Delete history events and move the kept ones up to the future, which stays at the end; what is empty in every
     row is cut off. Short sequences, and no gate at all where all rows keep equally many: the fastest way to evaluate.
-
-    Args:
-        times, marks, mask: (B, T).
-        keep_mask: (B, L) bool, for the first L events.
-    """
+    `keep_mask` (B, L) is for the first L events."""
     num_history = keep_mask.shape[1]
     kept = keep_mask & mask[:, :num_history]
     longest = int(kept.sum(1).amax()) if len(kept) else 0

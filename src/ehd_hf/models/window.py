@@ -67,14 +67,13 @@ class Window(NamedTuple):
 
     def check(self, keep: Tensor | None = None) -> None:
         """Refuse wrong shapes and types; the values of the tensors are the caller's promise."""
-        tensors = {"times": self.times, "marks": self.marks, "mask": self.mask} | (
-            {} if keep is None else {"keep": keep}
-        )
-        if wrong := [name for name, value in tensors.items() if not isinstance(value, Tensor)]:
-            raise ValueError(f"a window is made of tensors; got {type(tensors[wrong[0]]).__name__} for {wrong[0]}.")
         times, marks, mask = self.times, self.marks, self.mask
-        shapes = f"times {tuple(times.shape)}, marks {tuple(marks.shape)}, mask {tuple(mask.shape)}"
+        tensors = (times, marks, mask) if keep is None else (times, marks, mask, keep)
+        if not all(isinstance(value, Tensor) for value in tensors):
+            kinds = ", ".join(type(value).__name__ for value in tensors)
+            raise ValueError(f"times, marks, mask and keep must be tensors; got {kinds}.")
         if times.dim() != 2 or not times.shape == marks.shape == mask.shape:
+            shapes = f"times {tuple(times.shape)}, marks {tuple(marks.shape)}, mask {tuple(mask.shape)}"
             raise ValueError(f"times, marks and mask must all be (B, T); got {shapes}.")
         if not times.is_floating_point() or marks.dtype != torch.long or mask.dtype != torch.bool:
             kinds = f"{times.dtype}, {marks.dtype} and {mask.dtype}"
@@ -85,14 +84,9 @@ class Window(NamedTuple):
             raise ValueError(
                 f"num_future must be a number from 1 to {times.shape[1]}, all events; got {self.num_future!r}."
             )
-        if self.scored is not None and tuple(self.scored.shape) != (len(times), self.num_future):
-            raise ValueError(
-                f"scored must be (B, K), here {(len(times), self.num_future)}; got {tuple(self.scored.shape)}."
-            )
-        if keep is not None:
-            expected = (len(times), self.num_history)
-            if tuple(keep.shape[-2:] if keep.dim() > 1 else (len(times), *keep.shape)) != expected:
-                raise ValueError(f"keep must be (..., B, L), here {expected} at its end; got {tuple(keep.shape)}.")
+        expected = (len(times), self.num_history)
+        if keep is not None and tuple(keep.shape[-2:] if keep.dim() > 1 else (len(times), *keep.shape)) != expected:
+            raise ValueError(f"keep must be (..., B, L), here {expected} at its end; got {tuple(keep.shape)}.")
 
 
 def places_of(scores: Tensor, history: Tensor) -> Tensor:

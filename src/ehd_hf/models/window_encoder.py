@@ -1,13 +1,14 @@
+# No `from __future__ import annotations` here: it would disable the type checks of the config fields.
 """The network all distillers share: an encoder over the future, a decoder over the history that attends to it."""
-
-from __future__ import annotations
 
 from typing import Any
 
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .distiller import DistillerConfig
 from .window import Window
 
 # Time features bend at these multiples of the mean interval, from seconds to seasons of it.
@@ -18,21 +19,26 @@ _LONGEST_PLAIN_MEMORY = 128
 _WINDOWS_AT_ONCE = 128
 
 
-def check_widths(config: Any) -> None:
-    """Refuse a config whose widths this network cannot have."""
-    sizes = ("input_size", "hidden_size", "attention_size", "num_heads", "feed_forward_size")
-    for name in (*sizes, "num_encoder_layers", "num_decoder_layers"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} must be at least 1; got {getattr(config, name)}.")
-    if config.hidden_size % 2:
-        raise ValueError(
-            f"hidden_size must be even; got {config.hidden_size}. Positions take pairs of sine and cosine."
-        )
-    if config.attention_size % config.num_heads:
-        raise ValueError(
-            f"attention_size must be a multiple of num_heads; got {config.attention_size} and {config.num_heads}. "
-            "Every head takes an equal part."
-        )
+@strict
+class WindowEncoderConfig(DistillerConfig):
+    """What the configs of all distillers with a window encoder say: widths of event embedding, model, query/key/value
+    and feed-forward layers, and numbers of heads and layers."""
+
+    input_size: int = 32
+    hidden_size: int = 64
+    attention_size: int = 32
+    num_heads: int = 4
+    feed_forward_size: int = 128
+    num_encoder_layers: int = 2
+    num_decoder_layers: int = 2
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        if self.hidden_size % 2:
+            raise ValueError(f"hidden_size must be even, for pairs of sine and cosine; got {self.hidden_size}.")
+        if self.attention_size % self.num_heads:
+            sizes = f"{self.attention_size} and {self.num_heads}"
+            raise ValueError(f"attention_size must be a multiple of num_heads; got {sizes}.")
 
 
 class Attention(nn.Module):
@@ -102,8 +108,7 @@ class WindowEncoder(nn.Module):
     histories of any length; times enter as the interval before an event and its distance from the split.
     """
 
-    def __init__(self, config: Any) -> None:
-        """`config` of a distiller: it names the marks and the widths."""
+    def __init__(self, config: WindowEncoderConfig) -> None:
         super().__init__()
         width = config.hidden_size
         self.mark_input = nn.Embedding(config.mtpp_config.num_marks, config.input_size)
@@ -115,10 +120,7 @@ class WindowEncoder(nn.Module):
         self.future_norm, self.history_norm = nn.LayerNorm(width), nn.LayerNorm(width)
 
     def forward(self, window: Window, mean_interval: Tensor, history_features: Tensor | None = None) -> Tensor:
-        """States (B, L, width) of the history's events.
-
-        `history_features` (B, L, width), what else is known of the history's events, is added to their embedding.
-        """
+        """States (B, L, width) of the history's events, to whose embeddings `history_features` are added."""
         if len(window.times) > _WINDOWS_AT_ONCE and not torch.is_grad_enabled():
             pieces = torch.arange(len(window.times), device=window.times.device).split(_WINDOWS_AT_ONCE)
             features = (None if history_features is None else history_features[piece] for piece in pieces)
@@ -131,9 +133,8 @@ class WindowEncoder(nn.Module):
         if history_features is not None:
             history = history + history_features
         # Attention without a mask is faster; padded batches are the exception.
-        history_mask, future_mask = (
-            (None, None) if bool(mask.all()) else (mask[:, :num_history], mask[:, num_history:])
-        )
+        is_full = bool(mask.all())
+        history_mask, future_mask = (None, None) if is_full else (mask[:, :num_history], mask[:, num_history:])
         for layer in self.encoder_layers:
             future = layer(future, future_mask)
         future = self.future_norm(future)

@@ -20,6 +20,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ..explain.explanation import Explanation, Intensity
 from ..files import replaced_when_done
+from .tables import shorten
 
 # Okabe and Ito: eight colours told apart with every common colour vision, here without the yellow, pale on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -36,6 +37,7 @@ STYLE: Any = {
     "legend.frameon": False,
     "savefig.dpi": 160,
 }
+_DASHES = (0, (4, 1.6))
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
@@ -88,15 +90,11 @@ def explanation_plot(
     with matplotlib.rc_context(STYLE | _themed(ink)):
         figure = Figure(figsize=(7.2, 1.1 + sum(heights)), layout="constrained", dpi=STYLE["savefig.dpi"])
         rows = figure.add_gridspec(len(heights) - 1, 1, height_ratios=[sum(heights[:2]), *heights[2:]])
-        parts = _history_and_future(frame)
-        widths = [1.0, *(float(np.clip(len(part) / len(frame), 0.5, 0.8)) for _, part, _ in parts[1:])]
-        panels = (
-            rows[0]
-            .subgridspec(2, len(parts), height_ratios=heights[:2], width_ratios=widths)
-            .subplots(sharex="col", sharey="row", squeeze=False)
-        )
-        for (name, part, span), (events, below) in zip(parts, panels.T, strict=True):
-            _draw_events(events, part, lane, frame, ink)
+        widths = [1.0, float(np.clip(len(explanation.future) / len(frame), 0.5, 0.8))]
+        grid = rows[0].subgridspec(2, 2, height_ratios=heights[:2], width_ratios=widths)
+        panels: Any = grid.subplots(sharex="col", sharey="row")
+        for (name, part, span), (events, below) in zip(_history_and_future(frame), panels.T, strict=True):
+            _draw_events(events, part, lane, ink)
             if intensity is None:
                 _draw_scores(below, part, ink)
             else:
@@ -109,18 +107,19 @@ def explanation_plot(
                 axes.tick_params(axis="y", length=0)
                 axes.spines["left"].set_visible(name == "history")
             _dress_time(below, span, time_unit)
-        panels[0, 0].set_yticks(range(len(names)), [_drawable(_cut_name(name)) for name in names])
+        panels[0, 0].set_yticks(range(len(names)), [_shown(name) for name in names])
         panels[0, 0].set_ylim(len(names) - 0.4, -0.6)
         for label in panels[0, 0].get_yticklabels():
             label.set_parse_math(False)  # a mark may be called "$x"
-        whose = "expected events" if mark is None else f"expected\n{_cut_name(mark)}"
-        what = "score" if intensity is None else f"{whose}\nper {time_unit or 'unit of time'}"
-        panels[1, 0].set_ylabel(_drawable(what), parse_math=False)
-        if intensity is not None:
-            shown = np.concatenate([intensity.whole, intensity.left])
-            is_wide = shown.max() > _LOGARITHMIC_FROM * np.median(shown) > 0
-            panels[1, 0].set_yscale("log" if is_wide else "linear")
-            if not is_wide:
+        if intensity is None:
+            panels[1, 0].set_ylabel("score")
+        else:
+            whose = "expected events" if mark is None else f"expected\n{_shown(mark)}"
+            panels[1, 0].set_ylabel(f"{whose}\nper {_drawable(time_unit or 'unit of time')}", parse_math=False)
+            curves = np.concatenate([intensity.whole, intensity.left])
+            if curves.max() > _LOGARITHMIC_FROM * np.median(curves) > 0:
+                panels[1, 0].set_yscale("log")
+            else:
                 panels[1, 0].set_ylim(bottom=0)
         handles = _handles(frame, intensity, ink)
         if tradeoff is None:
@@ -168,52 +167,42 @@ def _lanes(frame: pd.DataFrame) -> tuple[dict[str, int], list[str]]:
 
 def _history_and_future(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame, tuple[Any, Any]]]:
     """Name, events and span of time of the panels: the future begins where the history ends."""
-    is_future = (frame["role"] == "future").to_numpy()
-    past, future, times = frame[~is_future], frame[is_future], frame["time"].to_numpy()
-    split = past["time"].to_numpy()[-1] if len(past) else times[0]
-    parts = [("history", past, (times[0], split))] if len(past) else []
-    return [*parts, ("future", future, (split, times[-1]))] if len(future) else parts
+    is_future, times = (frame["role"] == "future").to_numpy(), frame["time"].to_numpy()
+    split = times[~is_future][-1]
+    return [("history", frame[~is_future], (times[0], split)), ("future", frame[is_future], (split, times[-1]))]
 
 
-def _draw_events(axes: Axes, part: pd.DataFrame, lane: dict[str, int], frame: pd.DataFrame, ink: Theme) -> None:
-    axes.hlines(
-        range(max(lane.values()) + 1), 0, 1, ink.faint, linewidth=0.6, zorder=1, transform=axes.get_yaxis_transform()
-    )
+def _draw_events(axes: Axes, part: pd.DataFrame, lane: dict[str, int], ink: Theme) -> None:
+    across: Any = {"linewidth": 0.6, "zorder": 1, "transform": axes.get_yaxis_transform()}
+    axes.hlines(range(max(lane.values()) + 1), 0, 1, ink.faint, **across)
     place = part["mark"].map(lane).to_numpy()
-    times, role, sizes = part["time"].to_numpy(), part["role"].to_numpy(), _dot_sizes(frame, part)
-    looks: dict[str, dict[str, Any]] = {
-        "left": {"facecolor": ink.face, "edgecolor": ink.left, "linewidth": 0.9, "zorder": 3},
-        "distilled": {"facecolor": ink.distilled, "edgecolor": ink.face, "linewidth": 0.7},
-        "future": {
-            "facecolor": ink.future,
-            "edgecolor": ink.future_face,
-            "linewidth": 0.7,
-            "zorder": 4,
-            "marker": "D",
-        },
+    times, role, sizes = part["time"].to_numpy(), part["role"].to_numpy(), _dot_sizes(part)
+    looks = {
+        "left": (ink.face, ink.left, 0.9, "o", 3),
+        "distilled": (ink.distilled, ink.face, 0.7, "o", 4),
+        "future": (ink.future, ink.future_face, 0.7, "D", 4),
     }
-    for name, look in looks.items():
+    for name, (face, edge, width, marker, order) in looks.items():
         index = np.flatnonzero(role == name)
         index = index[np.argsort(-sizes[index], kind="stable")]  # small dots over large ones
+        style: Any = {"facecolor": face, "edgecolor": edge, "linewidth": width, "marker": marker, "zorder": order}
         if len(index):
-            axes.scatter(times[index], place[index], s=sizes[index], clip_on=False, **{"zorder": 4, **look})
+            axes.scatter(times[index], place[index], s=sizes[index], clip_on=False, **style)
     # Events of one mark at one time cover one another: write how many.
     for (time, row), count in Counter(zip(times, place, strict=True)).items():
+        above: Any = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center"}
         if count > 1:
-            axes.annotate(
-                f"{count}x", (time, row), (0, 4), textcoords="offset points", ha="center", fontsize=6.5, zorder=6
-            )
+            axes.annotate(f"{count}x", (time, row), **above, fontsize=6.5, zorder=6)
     _draw_event_lines(axes, part, ink)
 
 
-def _dot_sizes(frame: pd.DataFrame, part: pd.DataFrame) -> np.ndarray:
+def _dot_sizes(part: pd.DataFrame) -> np.ndarray:
     """Areas of the dots: distilled events by score, up to four times the area of one that is left."""
     sizes = np.where(part["role"] == "future", 24.0, 16.0)
     chosen = (part["role"] == "distilled").to_numpy()
     if chosen.any():
-        scores = frame.loc[frame["role"] == "distilled", "score"].to_numpy(dtype=float)
-        spread = np.ptp(scores)
-        height = (part.loc[chosen, "score"].to_numpy(dtype=float) - scores.min()) / spread if spread > 0 else 0.5
+        scores = part.loc[chosen, "score"].to_numpy(dtype=float)
+        height = (scores - scores.min()) / np.ptp(scores) if np.ptp(scores) > 0 else 0.5
         sizes[chosen] = 24 + 48 * np.nan_to_num(height)
     return sizes
 
@@ -223,7 +212,7 @@ def _draw_intensity(axes: Axes, intensity: Any, name: str, part: pd.DataFrame, i
     times, whole, left = intensity.times[points], intensity.whole[points], intensity.left[points]
     axes.fill_between(times, left, whole, color=ink.distilled, alpha=0.16, linewidth=0)
     axes.plot(times, whole, color=ink.whole, linewidth=1.4, zorder=3)
-    axes.plot(times, left, color=ink.distilled, linewidth=1.2, linestyle=(0, (4, 1.6)), zorder=4)
+    axes.plot(times, left, color=ink.distilled, linewidth=1.2, linestyle=_DASHES, zorder=4)
     _draw_event_lines(axes, part, ink)
 
 
@@ -297,26 +286,24 @@ def _duration(span: tuple[Any, Any], time_unit: str | None) -> str:
 
 
 def _handles(frame: pd.DataFrame, intensity: Any, ink: Theme) -> list[Line2D]:
-    roles = frame["role"].value_counts()
-    dot: dict[str, Any] = {"linestyle": "", "marker": "o"}
-    handles = [
-        Line2D([], [], color=ink.distilled, markersize=7, label="distilled; larger: higher score", **dot),
-        Line2D([], [], color=ink.left, markerfacecolor=ink.face, markersize=4.5, label="left in the history", **dot),
-        Line2D([], [], color=ink.future, markersize=5, linestyle="", marker="D", label="what followed"),
-    ]
-    handles = [handle for handle, role in zip(handles, ("distilled", "left", "future"), strict=True) if role in roles]
+    dot: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 7}
+    looks: dict[str, dict[str, Any]] = {
+        "distilled": {"color": ink.distilled, "label": "distilled; larger: higher score"},
+        "left": {"color": ink.left, "markerfacecolor": ink.face, "markersize": 4.5, "label": "left in the history"},
+        "future": {"color": ink.future, "marker": "D", "markersize": 5, "label": "what followed"},
+    }
+    handles = [Line2D([], [], **dot | look) for role, look in looks.items() if (frame["role"] == role).any()]
     if intensity is not None:
-        handles.append(Line2D([], [], color=ink.whole, linewidth=1.4, label="expected from the whole history"))
-        dashes = (0, (4, 1.6))
-        handles.append(
-            Line2D([], [], color=ink.distilled, linewidth=1.2, linestyle=dashes, label="without the distilled events")
-        )
+        without = "without the distilled events"
+        handles += [
+            Line2D([], [], color=ink.whole, linewidth=1.4, label="expected from the whole history"),
+            Line2D([], [], color=ink.distilled, linewidth=1.2, linestyle=_DASHES, label=without),
+        ]
     return handles
 
 
-def _cut_name(name: str) -> str:
-    name = " ".join(name.split()) or "(no name)"
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+def _shown(name: str) -> str:
+    return _drawable(shorten(name, _LONGEST_NAME) or "(no name)")
 
 
 @cache

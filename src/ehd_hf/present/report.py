@@ -10,20 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..data.sequences import EventSequences
+from ..data.windows import runs
 from ..evaluation.scores import evaluate_mtpp, trivial_baselines
 from ..evaluation.statistics import mark_shares
 from ..explain.explainer import EHDDistiller
 from ..explain.explanation import Explanation
 from ..files import write_text
-from .pages import ReportContent, report_page
-from .tables import MTPP_COLUMNS, Column
+from .pages import STATUSES, TITLE, list_entry, page_data, plain_number, render_page
+from .tables import MTPP_COLUMNS, Column, shorten
 
-# How many past events are looked at if neither the caller nor the model says.
-HISTORY = 40
 # Enough for two digits of a likelihood; whole sequences are drawn until there are so many.
 MAX_SCORED_EVENTS = 50_000
 OURS = "this model"
-MARK_COLUMNS = [
+_PROCESS_COLUMNS = ("model", "nll", "time_nll", "mark_nll", "ks", "num_events")
+_MARK_COLUMNS = [
     Column("label", "mark"),
     Column("num_events", "events", ",d"),
     Column("share", "distilled", ".1%"),
@@ -31,7 +31,9 @@ MARK_COLUMNS = [
     Column("recency", "as last events", ".1%"),
     Column("p_holm", "p", ".2g"),
 ]
-# Figures that call for a word of caution.
+_SHARE_KEYS = ("label", "share", "expected", "recency", "low", "high", "significant")
+_SELDOM, _MOST_MARKS = 10, 24  # events of a mark below which its share says nothing; marks in the chart
+# Values beyond which the report warns.
 _MOSTLY_RECENT, _FAR_FROM_CALIBRATED, _OFTEN_MISSED, _FEW_EVENTS = 0.8, 0.1, 0.2, 300
 
 Row = dict[str, Any]
@@ -56,41 +58,31 @@ def write_report(
     *,
     title: str | None = None,
     max_explanations: int = 200,
-    future: int | None = None,
-    history: int | None = None,
     test: Any = None,
     train: Any = None,
     seed: int = 0,
-    progress: bool | None = None,
     **question: Any,
 ) -> Path:
     """Write one HTML file that anyone can open, without a network; returns its path.
 
     Args:
         explainer: explains, and its point process is judged.
-        events: in any form `explain` takes.
+        events: in any form `explain` takes. A sequence shorter than a window is one window of all it has.
         out: the file; folders above it are made.
         title: of the page.
         max_explanations: windows that are drawn from the events, explained, summarised and shown.
-        future, history: events of a window; by default what the distiller was trained on, 40 of the history for an
-            MTPP alone. A shorter sequence is one window of all it has.
         test: events to judge the point process by, those it was not trained on; by default all that are reported on.
         train: events to fit the trivial baselines on; by default those it is judged by.
         seed: of the draw of windows.
-        progress: show a bar while explaining.
-        question: epsilon, share, size, delta and refine as in `explain`.
+        question: future, history, epsilon, share, size, delta, refine and progress as in `explain`.
     """
-    sequences = explainer.load(events)
-    future = explainer.future if future is None else future
-    history = getattr(explainer.model.config, "history", HISTORY) if history is None else history
-    if future is None:
-        raise ValueError("Say how many events a window's future has: an MTPP alone does not know. Pass future=5.")
     if max_explanations < 1:
         raise ValueError(f"max_explanations must be at least 1; got {max_explanations}.")
+    sequences = explainer.load(events)
+    future, history = explainer.window_size(question.pop("future", None), question.pop("history", None))
+    history = int(sequences.lengths.max()) if history is None else history
     windows = draw_windows(sequences, future, history, max_explanations, seed)
-    answers: Any = explainer.explain(
-        windows.stretches, future=future, history=history, intensities=True, progress=progress, **question
-    )
+    answers: Any = explainer.explain(windows.stretches, future=future, history=history, intensities=True, **question)
     explanations: list[Explanation] = answers if isinstance(answers, list) else [answers]
     if sequences.seq_ids == (0,):  # numbered by us: a name that says nothing
         explanations = [replace(one, seq_id=None) for one in explanations]
@@ -98,10 +90,8 @@ def write_report(
     rows, process_note = judge_process(explainer, sequences if judged is None else judged, fitted, seed)
     if judged is not None:
         process_note = f"{process_note} The model was not trained on these."
-    name = type(explainer.model).__name__
-    text = report_html(sequences, windows, explanations, rows, process_note, title=title, model=name)
-    out = Path(out)
-    write_text(out, text)
+    name, out = type(explainer.model).__name__, Path(out)
+    write_text(out, report_html(sequences, windows, explanations, rows, process_note, title=title, model=name))
     return out
 
 
@@ -110,9 +100,6 @@ def draw_windows(sequences: EventSequences, future: int, history: int, size: int
 
     A sequence has a window for every event that can be the last of one with a whole history; a shorter one has one.
     """
-    for name, value in (("future", future), ("history", history)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise ValueError(f"{name} must be a number of events of at least 1; got {value!r}.")
     lengths = sequences.lengths
     counts = np.where(lengths > future, np.maximum(lengths - future - history, 0) + 1, 0)
     if not counts.any():
@@ -128,9 +115,7 @@ def draw_windows(sequences: EventSequences, future: int, history: int, size: int
     end = np.minimum(lengths[sequence], future + history) + chosen - (ends - counts)[sequence]
     first = np.maximum(end - future - history, 0)
     before = np.maximum(first - 1, 0)  # the event whose time is the window's origin
-    offsets = sequences.offsets[sequence]
-    pieces = [np.arange(a, b) for a, b in zip(offsets + before, offsets + end, strict=True)]
-    where = np.concatenate(pieces)
+    where = runs(sequences.offsets[sequence] + before, end - before)
     stretches = replace(
         sequences,
         times=sequences.times[where],
@@ -168,7 +153,7 @@ def summarize(explanations: Sequence[Explanation], groups: Iterable[Any], marks:
 
     Keys: `sizes` (share of windows that distil 0, 1, ... events); `reach` (`share` of windows that distil the last,
     the last but one, ... event, and `recent`, that share had as many of the last been distilled); `mark_shares` (rows
-    of `analysis.mark_shares`); `last_share` (of the distilled events, how many are among the last k);
+    of `statistics.mark_shares`); `last_share` (of the distilled events, how many are among the last k);
     `is_most_recent`, `met`, `certified`, `nothing` (shares of windows); `median` and `quartiles` of the size;
     `num_history` (the longest).
 
@@ -217,30 +202,53 @@ def report_html(
 ) -> str:
     """The text of the page, of what `draw_windows`, `explain` and `judge_process` gave; `model` is its name."""
     marks = [sequences.id2label[mark] for mark in range(sequences.num_marks)]
-    summary = summarize(explanations, windows.sequence, marks)
-    one, asked = explanations[0], _asked(explanations[0])
-    kinds = ("model", "nll", "time_nll", "mark_nll", "ks", "num_events")
-    content = ReportContent(
-        explanations=explanations,
-        places=[_place(windows, sequences, explanation, row) for row, explanation in enumerate(explanations)],
-        title=title or "Which past events explain what followed?",
+    summary, conditioning = summarize(explanations, windows.sequence, marks), explanations[0].conditioning
+    shares = sorted(
+        summary["mark_shares"], key=lambda row: (row["num_events"] < _SELDOM, row["expected"] - row["share"])
+    )
+    often = [row for row in shares if row["num_events"] >= _SELDOM] or shares
+    half = _MOST_MARKS // 2
+    shown = often if len(often) <= _MOST_MARKS else [*often[:half], *often[-half:]]  # the most and the least preferred
+    data = page_data(explanations, marks, _places(windows, sequences, explanations))
+    windows_shown: list[Row] = data["explanations"]
+    data["calibration"] = [
+        {"model": row["model"], "qq": row["qq"], "series": 2 if row["model"] == OURS else min(number, 1)}
+        for number, row in enumerate(mtpp_rows)
+    ]
+    data |= {"sizes": summary["sizes"], "reach": summary["reach"]}
+    data["shares"] = [{key: plain_number(row[key]) for key in _SHARE_KEYS} for row in shown]
+    kinds = {kind for one in windows_shown for kind in one["kinds"]}
+    used = {one["marks"][event] for one in windows_shown for event in one["distilled"]}
+    others = f" {len(shown)} of {len(shares)} marks: the others, in the middle or seldom, are only in the table."
+    return render_page(
+        "report.html.j2",
+        title or TITLE,
+        data,
         about=(
             f"{_count(sequences.num_events, 'event')} of {_count(sequences.num_marks, 'kind')} in "
-            f"{_count(len(sequences), 'sequence')}. Model: {model}. Asked of every "
-            f"explanation: {asked}. Conditioning of the first future event: {one.conditioning}."
+            f"{_count(len(sequences), 'sequence')}. Model: {model}. Asked of every explanation: "
+            f"{_asked(explanations[0])}. Conditioning of the first future event: {conditioning}."
         ),
-        marks=marks,
-        facts=_facts(summary, windows, explanations, mtpp_rows),
-        notes=_notes(summary, mtpp_rows, one.conditioning),
+        facts=_facts(summary, windows, mtpp_rows),
+        notes=_notes(summary, mtpp_rows, conditioning),
         mtpp_rows=mtpp_rows,
-        mtpp_columns=[column for column in MTPP_COLUMNS if column.key in kinds],
-        process_note=process_note,
-        summary=summary,
-        summary_note=_drawn(windows, explanations),
-        mark_columns=MARK_COLUMNS,
+        mtpp_columns=[column for column in MTPP_COLUMNS if column.key in _PROCESS_COLUMNS],
         ours=OURS,
+        process_note=process_note,
+        calibration_alt="Quantiles of rescaled times. KS distance from Exp(1): "
+        + "; ".join(f"{row['model']} {row['ks']:.3f}" for row in mtpp_rows),
+        sizes_alt=_sizes_alt(summary["sizes"]),
+        reach_alt=_reach_alt(summary["reach"]["share"]),
+        marks_alt=f"Shares of {len(shown)} marks' events that are distilled; the table beside it holds the numbers.",
+        summary_note=_drawn(windows, explanations),
+        mark_rows=shares,
+        mark_columns=_MARK_COLUMNS,
+        marks_note="Preferred most on top; with 95 % intervals over sequences, and corrected for the number of marks."
+        + (others if len(shown) < len(shares) else ""),
+        statuses=[(kind, words) for kind, words in STATUSES.items() if kind in kinds],
+        mark_options=[(number, shorten(mark, 60)) for number, mark in enumerate(marks) if number in used],
+        explanations=[list_entry(one) for one in windows_shown],
     )
-    return report_page(content)
 
 
 def _enough_events(sequences: EventSequences, seed: int) -> EventSequences:
@@ -252,13 +260,17 @@ def _enough_events(sequences: EventSequences, seed: int) -> EventSequences:
     return sequences.select(np.sort(order[:enough]))
 
 
-def _place(windows: Windows, sequences: EventSequences, explanation: Explanation, row: int) -> dict[str, str]:
-    first, end = int(windows.first[row]) + 1, int(windows.end[row])
-    length = int(sequences.lengths[windows.sequence[row]])
-    where = f"events {first:,} to {end:,} of {length:,}"
-    if explanation.seq_id is None:
-        return {"name": where[0].upper() + where[1:], "where": ""}
-    return {"name": f"Sequence {explanation.seq_id}", "where": where}
+# --- words
+
+
+def _places(windows: Windows, sequences: EventSequences, explanations: Sequence[Explanation]) -> list[tuple[str, str]]:
+    """Name of each explanation, and where its window lies in its sequence."""
+    columns = zip((windows.first + 1).tolist(), windows.end.tolist(), sequences.lengths[windows.sequence], strict=True)
+    where = [f"events {first:,} to {end:,} of {length:,}" for first, end, length in columns]
+    return [
+        (f"E{place[1:]}", "") if one.seq_id is None else (f"Sequence {one.seq_id}", place)
+        for one, place in zip(explanations, where, strict=True)
+    ]
 
 
 def _asked(explanation: Explanation) -> str:
@@ -273,95 +285,83 @@ def _asked(explanation: Explanation) -> str:
     return f"{target}; alone, it predicts almost as well as the whole history (delta {explanation.delta:g})"
 
 
-def _facts(summary: Row, windows: Windows, explanations: Sequence[Explanation], rows: Sequence[Row]) -> list[Row]:
-    low, high = summary["quartiles"]
+def _facts(summary: Row, windows: Windows, rows: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """Name, value and comment of the figures at the top."""
+    (low, high), nothing, longest = summary["quartiles"], summary["nothing"], summary["num_history"]
+    half = f"; half between {low:g} and {high:g}" if low < high else ""
+    empty = f"; {nothing:.0%} with a history that explains nothing" if nothing else ""
+    possible = f"of {windows.num_possible:,} possible, in {_count(len(np.unique(windows.sequence)), 'sequence')}"
     facts = [
-        {
-            "name": "Windows explained",
-            "value": f"{len(explanations):,}",
-            "more": f"of {windows.num_possible:,} possible, in {_count(len(np.unique(windows.sequence)), 'sequence')}",
-        },
-        {
-            "name": "Events in an explanation",
-            "value": f"{summary['median']:g}",
-            "more": f"median, of {summary['num_history']} past events"
-            + (f"; half between {low:g} and {high:g}" if low < high else ""),
-        },
-        {
-            "name": "Target met",
-            "value": f"{summary['met']:.0%}",
-            "more": f"of windows; certified {summary['certified']:.0%}"
-            + (f"; {summary['nothing']:.0%} with a history that explains nothing" if summary["nothing"] else ""),
-        },
+        ("Windows explained", f"{len(windows.end):,}", possible),
+        (
+            "Events in an explanation",
+            f"{summary['median']:g}",
+            f"median, of {longest} past events{half}",
+        ),
+        ("Target met", f"{summary['met']:.0%}", f"of windows; certified {summary['certified']:.0%}{empty}"),
     ]
     if summary["last_share"] is not None:
-        facts.append(
-            {
-                "name": "Among the most recent",
-                "value": f"{summary['last_share']:.0%}",
-                "more": f"of the distilled events; {summary['is_most_recent']:.0%} of answers are just the last ones",
-            }
-        )
+        recent = f"of the distilled events; {summary['is_most_recent']:.0%} of answers are just the last ones"
+        facts.append(("Among the most recent", f"{summary['last_share']:.0%}", recent))
     if rows:
         ours, best = _ours_and_best(rows)
         more = "nats per event" if best is None else f"nats per event; best trivial model {best['nll']:.3f}"
-        facts.append({"name": "Point process, NLL", "value": f"{ours['nll']:.3f}", "more": more})
+        facts.append(("Point process, NLL", f"{ours['nll']:.3f}", more))
     return facts
 
 
-def _notes(summary: Row, rows: Sequence[Row], conditioning: str) -> list[Row]:
-    """What a reader should know before believing anything, in words."""
-    notes = []
-    if rows:
-        ours, best = _ours_and_best(rows)
-        if ours["num_events"] < _FEW_EVENTS:
-            text = (
-                f"with {_count(ours['num_events'], 'event')} to predict there are too few to judge the point process "
-                "by. Its model card or its training says how good it was on more of them."
-            )
-            notes.append({"caution": True, "text": text})
-        elif best is not None and ours["nll"] >= best["nll"]:
-            text = (
-                f"the point process predicts no better than {best['model']}, which knows next to nothing of the "
-                "history. Its explanations then say little about these events."
-            )
-            notes.append({"caution": True, "text": text})
-        elif best is not None:
-            gain = best["nll"] - ours["nll"]
-            text = f"the point process beats the best trivial model by {gain:.3f} nats per event."
-            notes.append({"caution": False, "text": text})
-        if ours["ks"] > _FAR_FROM_CALIBRATED and ours["num_events"] >= _FEW_EVENTS:
-            text = (
-                f"its times are poorly calibrated here (KS {ours['ks']:.2f}). Are these events of the kind and in the "
-                "unit of time that it was trained on?"
-            )
-            notes.append({"caution": True, "text": text})
-    recent = summary["last_share"]
+def _notes(summary: Row, rows: Sequence[Row], conditioning: str) -> list[tuple[bool, str]]:
+    """What a reader should know before believing anything: whether it is a caution, and its text."""
+    notes = _process_notes(rows) if rows else []
+    recent, missed = summary["last_share"], 1 - summary["met"]
     if recent is not None and recent > _MOSTLY_RECENT:
         text = (
             f"{recent:.0%} of the distilled events are among the most recent. Such explanations say little more than "
             "what happened last."
         )
-        if conditioning == "paper":
-            text += " Survival conditioning takes the silence before the future out of account."
-        notes.append({"caution": True, "text": text})
-    if 1 - summary["met"] > _OFTEN_MISSED:
-        text = f"in {1 - summary['met']:.0%} of the windows the target was not met; these answers only come closest."
-        notes.append({"caution": True, "text": text})
+        silence = " Survival conditioning takes the silence before the future out of account."
+        notes.append((True, text + (silence if conditioning == "paper" else "")))
+    if missed > _OFTEN_MISSED:
+        text = f"in {missed:.0%} of the windows the target was not met; these answers only come closest."
+        notes.append((True, text))
     preferred = [row for row in summary["mark_shares"] if row["significant"] and row["share"] > row["expected"]]
-    preferred.sort(key=lambda row: row["expected"] - row["share"])
     if preferred:
-        named = ", ".join(
-            f"{row['label']} ({row['share']:.0%} against {row['expected']:.0%})" for row in preferred[:3]
+        preferred.sort(key=lambda row: row["expected"] - row["share"])
+        named = (f"{row['label']} ({row['share']:.0%} against {row['expected']:.0%})" for row in preferred[:3])
+        notes.append((False, f"distilled more often than by chance: {', '.join(named)}."))
+    return notes
+
+
+def _process_notes(rows: Sequence[Row]) -> list[tuple[bool, str]]:
+    ours, best = _ours_and_best(rows)
+    if ours["num_events"] < _FEW_EVENTS:
+        text = (
+            f"with {_count(ours['num_events'], 'event')} to predict there are too few to judge the point process by. "
+            "Its model card or its training says how good it was on more of them."
         )
-        notes.append({"caution": False, "text": f"distilled more often than by chance: {named}."})
+        return [(True, text)]
+    notes = []
+    if best is not None and ours["nll"] >= best["nll"]:
+        text = (
+            f"the point process predicts no better than {best['model']}, which knows next to nothing of the history. "
+            "Its explanations then say little about these events."
+        )
+        notes.append((True, text))
+    elif best is not None:
+        gain = best["nll"] - ours["nll"]
+        notes.append((False, f"the point process beats the best trivial model by {gain:.3f} nats per event."))
+    if ours["ks"] > _FAR_FROM_CALIBRATED:
+        text = (
+            f"its times are poorly calibrated here (KS {ours['ks']:.2f}). Are these events of the kind and in the "
+            "unit of time that it was trained on?"
+        )
+        notes.append((True, text))
     return notes
 
 
 def _ours_and_best(rows: Sequence[Row]) -> tuple[Row, Row | None]:
-    trivial = [row for row in rows if row["model"] != OURS]
     ours = next(row for row in rows if row["model"] == OURS)
-    return ours, min(trivial, key=lambda row: row["nll"]) if trivial else None
+    return ours, min((row for row in rows if row is not ours), key=lambda row: row["nll"], default=None)
 
 
 def _drawn(windows: Windows, explanations: Sequence[Explanation]) -> str:
@@ -373,6 +373,18 @@ def _drawn(windows: Windows, explanations: Sequence[Explanation]) -> str:
         f"{_count(len(explanations), 'window')}, {drawn}: {history} past events and the {future} that followed. "
         "Chance means as many events of each window, drawn at random."
     )
+
+
+def _sizes_alt(sizes: Sequence[float]) -> str:
+    median = int(np.searchsorted(np.cumsum(sizes), 0.5))
+    largest = int(np.max(np.flatnonzero(sizes), initial=0))
+    return f"Distribution of the number of distilled events: median {median}, at most {largest}."
+
+
+def _reach_alt(share: Sequence[float]) -> str:
+    places = sorted({0, min(4, len(share) - 1), min(9, len(share) - 1)})
+    parts = ", ".join(f"{share[place]:.0%} of the {place + 1}. last event" for place in places)
+    return f"Share of windows that distil an event by how far back it lies: {parts}."
 
 
 def _count(number: int, word: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -46,12 +46,6 @@ SHORT = {
 }
 
 
-def plain_markdown(text: Any) -> str:
-    """A name from data as Markdown that shows it and does nothing else: no markup, no HTML, one line."""
-    line = " ".join(str(text).split())
-    return re.sub(r"([\\`*\[\]<>#|~&]|\b_|_\b)", lambda match: f"&#{ord(match[1])};", line)
-
-
 def markdown_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> str:
     """A Markdown table, aligned for people who read the source too; numbers to the right.
 
@@ -91,18 +85,23 @@ def table_cells(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], escape: Callable[[str], str]
 ) -> list[list[str]]:
     """Titles, then the values of each row, as text."""
-
-    def text(value: Any, spec: str) -> str:
-        if value is None:
-            return MISSING
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return str(value)
-        return format(value, spec)
-
-    body = [[escape(text(row.get(column.key), column.spec)) for column in columns] for row in rows]
+    body = [[escape(figure(row.get(column.key), column.spec)) for column in columns] for row in rows]
     return [[escape(column.title) for column in columns], *body]
+
+
+def figure(value: Any, spec: str) -> str:
+    """A value of a table as text: numbers by their format spec; a dash if missing or not finite."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return MISSING
+    return str(value) if isinstance(value, bool) or not isinstance(value, int | float) else format(value, spec)
 
 
 def numeric_columns(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> list[bool]:
     """Which columns hold a number in some row."""
     return [any(isinstance(row.get(column.key), int | float) for row in rows) for column in columns]
+
+
+def shorten(text: str, length: int) -> str:
+    """One line of at most so many characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,19 +31,13 @@ class Objective:
     One evaluation is one likelihood of one window given one mask. `full` (B,), log ppl(x_o | H_f), is evaluated here,
     once; a mask that keeps the whole history is then known to have dppl 0, and is not evaluated.
 
-    Args:
-        mtpp: the point process; left as it is.
-        window: what is explained.
-        conditioning: of the first future event, see `Question`.
-        max_rows: how many rebuilt windows to hold at a time.
+    `conditioning` is that of the first future event, see `Question`; at most `max_rows` rebuilt windows are held.
     """
 
     @torch.no_grad()
     def __init__(
         self, mtpp: MTPPModel, window: Window, *, conditioning: Conditioning = "paper", max_rows: int = 1024
     ) -> None:
-        if conditioning not in get_args(Conditioning):
-            raise ValueError(f"conditioning must be one of {', '.join(get_args(Conditioning))}; got {conditioning!r}.")
         window.check()
         self.mtpp, self.window, self.max_rows = mtpp, window, max_rows
         self.conditioning: Conditioning = conditioning
@@ -175,14 +169,9 @@ Rule = AtSize | Reaches
 
 
 def rule_for(question: Question, objective: Objective, margin: float = 0.0) -> Rule:
-    """A question as a rule for the windows of an objective.
-
-    Where dppl(empty) >= 0 the history explains nothing, and distilling no event meets a share.
-
-    Args:
-        margin: by how much to meet the targets, so that rounding cannot undo it. Not even the whole history meets a
-            share of 1, or a delta of 0, by a margin.
-    """
+    """A question as a rule for the windows of an objective. Where dppl(empty) >= 0 the history explains nothing, and
+    distilling no event meets a share. The targets are met by `margin`, so that rounding cannot undo it; not even the
+    whole history meets a share of 1, or a delta of 0, by a margin."""
     if not margin >= 0:
         raise ValueError(f"margin must be at least 0; got {margin}. 0 asks for the targets themselves.")
     if question.size is not None:
@@ -203,13 +192,9 @@ def rule_for(question: Question, objective: Objective, margin: float = 0.0) -> R
 
 @dataclass(frozen=True, eq=False)
 class SolverResult:
-    """What a search found in each of B windows.
-
-    distill_mask: (B, L) bool; the whole history where the rule could not be met.
-    dppl_left, dppl_distilled: (B,) of that mask.
-    num_evaluations: (B,) evaluations of the MTPP spent, the one of the full history included.
-    reached: (B,) bool.
-    """
+    """What a search found in each of B windows: `distill_mask` (B, L), the whole history where the rule could not be
+    met; dppl of that mask, the evaluations of the MTPP spent, that of the full history included, and whether the rule
+    was `reached`, each (B,)."""
 
     distill_mask: Tensor
     dppl_left: Tensor
@@ -272,10 +257,8 @@ class Solver(ABC):
             raise ValueError(f"rule must be AtSize or Reaches (see rule_for); got {rule!r}.")
         before = objective.num_evaluations.clone()
         found = self.search(objective, rule.bind(objective), generator)
-        for values, evaluate in (
-            (found.dppl_left, objective.dppl_left),
-            (found.dppl_distilled, objective.dppl_distilled),
-        ):
+        pairs = ((found.dppl_left, objective.dppl_left), (found.dppl_distilled, objective.dppl_distilled))
+        for values, evaluate in pairs:
             open_windows = values.isnan().nonzero()[:, 0]
             values[open_windows] = evaluate(found.distill_mask[open_windows], open_windows)
         spent = objective.num_evaluations - before + 1
@@ -315,10 +298,8 @@ def flip_each(masks: Tensor, events: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def best_of_each(
     scores: Tensor, rows: Tensor, columns: Tensor, num_rows: int, num_columns: int
 ) -> tuple[Tensor, Tensor]:
-    """Highest of the `scores` (R,) of each row, and its column: (A,) each; -inf where a row has none.
-
-    `rows`, `columns` (R,) say where in a table of A rows each score stands.
-    """
+    """Highest of the `scores` (R,) of each row, and its column: (A,) each; -inf where a row has none. `rows` and
+    `columns` (R,) say where in a table of A rows each score stands."""
     table = scores.new_full((num_rows, max(num_columns, 1)), -torch.inf)
     table[rows, columns] = scores
     best = table.max(dim=1)

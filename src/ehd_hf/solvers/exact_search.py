@@ -15,11 +15,8 @@ _MAX_CANDIDATES = 2**16
 
 @dataclass(frozen=True, kw_only=True)
 class ExactSearch(Solver):
-    """The smallest subset that meets the rule; among equally small ones, the one with the lowest dppl_left.
-
-    Args:
-        max_events: longest history accepted; 2 ** max_events subsets are tried.
-    """
+    """The smallest subset that meets the rule; among equally small ones, the one with the lowest dppl_left. Histories
+    of at most `max_events` are accepted: 2 ** max_events subsets are tried."""
 
     name: ClassVar[str] = "exact_search"
     max_events: int = 16

@@ -57,18 +57,13 @@ FALLBACKS = ("recency", "backward_elimination", "greedy_search")
 
 
 def ask_others(
-    objective: Objective,
-    rule: Rule,
-    found: Found,
-    generator: torch.Generator | None,
-    solvers: tuple[str, ...] = FALLBACKS,
+    objective: Objective, rule: Rule, found: Found, generator: torch.Generator | None, ask: tuple[str, ...] = FALLBACKS
 ) -> Found:
     """`found`, with the answers of other solvers, by name, in the windows where the rule was not met so far."""
-    for name in solvers if isinstance(rule, Reaches) else ():
+    for name in ask:
         windows = (~found.reached).nonzero()[:, 0]
-        if not len(windows):
+        if not len(windows) or not isinstance(rule, Reaches):
             break
-        assert isinstance(rule, Reaches)
         part = objective.part(windows)
         other = get_solver(name).search(part, rule.part(windows), generator)
         objective.num_evaluations[windows] += part.num_evaluations
@@ -77,10 +72,8 @@ def ask_others(
 
 
 def prefix_curve(objective: Objective, ranks: Tensor) -> Tensor:
-    """dppl_left when the first 0, 1, ... L events of an order, `ranks` (B, L), are distilled: (B, L + 1).
-
-    Beyond a window's own events it stays where it ends.
-    """
+    """dppl_left when the first 0, 1, ... L events of an order, `ranks` (B, L), are distilled: (B, L + 1). Beyond a
+    window's own events it stays where it ends."""
     num_events = objective.history.sum(1, keepdim=True)
     sizes = torch.arange(objective.history.shape[1] + 1, device=ranks.device).expand(len(ranks), -1)
     windows, size = (sizes <= num_events).nonzero(as_tuple=True)

@@ -14,14 +14,9 @@ from .base import AtSize, Found, Objective, Rule, Solver
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDistillation(Solver):
-    """M masks of the given size; or of size 0, 1, 2, ..., drawn afresh for each, until their means meet the targets.
-
-    The values reported are means over the draws; the mask returned is the first of them, and need not meet the
-    targets by itself.
-
-    Args:
-        num_draws: M.
-    """
+    """`num_draws` = M masks of the given size; or of size 0, 1, 2, ..., drawn afresh for each, until their means meet
+    the targets. The values reported are means over the draws; the mask returned is the first of them, and need not
+    meet the targets by itself."""
 
     name: ClassVar[str] = "random_distillation"
     num_draws: int = 4

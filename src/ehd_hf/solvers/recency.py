@@ -19,7 +19,5 @@ class Recency(RankingSolver):
     name: ClassVar[str] = "recency"
 
     def rank(self, objective: Objective, generator: torch.Generator | None) -> Tensor:
-        position = torch.arange(
-            objective.history.shape[1], dtype=objective.window.times.dtype, device=objective.window.times.device
-        )
-        return position.expand(objective.history.shape)
+        history, times = objective.history, objective.window.times
+        return torch.arange(history.shape[1], dtype=times.dtype, device=times.device).expand(history.shape)

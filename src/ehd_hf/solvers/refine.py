@@ -104,19 +104,10 @@ class Refine(Solver):
         return masks, without
 
     def _swap(
-        self,
-        objective: Objective,
-        rule: Rule,
-        masks: Tensor,
-        windows: Tensor,
-        without: Tensor | None,
-        scores: Tensor | None,
+        self, objective: Objective, rule: Rule, masks: Tensor, windows: Tensor, without: Any, scores: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The best swap in each of `masks` (A, L): new masks and windows of those that gain by one.
-
-        `without` (A, L) is the slack left without each distilled event, `scores` (B, L) the order of all events, if
-        they are known.
-        """
+        """The best swap in each of `masks` (A, L): new masks and windows of those that gain by one. `without` (A, L):
+        the slack left without each distilled event; `scores` (B, L): the order of all events, if they are known."""
         others = objective.history[windows] & ~masks
         known = None if scores is None or self.swap_in == "evaluated" else scores[windows]
         out = self._most_promising(objective, rule, masks, windows, masks, without)
@@ -133,13 +124,7 @@ class Refine(Solver):
         return masks.scatter(1, swap // width, False).scatter(1, swap % width, True), windows
 
     def _most_promising(
-        self,
-        objective: Objective,
-        rule: Rule,
-        masks: Tensor,
-        windows: Tensor,
-        events: Tensor,
-        slacks: Tensor | None,
+        self, objective: Objective, rule: Rule, masks: Tensor, windows: Tensor, events: Tensor, slacks: Tensor | None
     ) -> Tensor:
         """The `shortlist` among `events` (A, L) that leave most slack when they alone change sides: (A, L) bool.
         `slacks` (A, L) is that slack, or what orders events as it would, if it is known."""

@@ -1,0 +1,297 @@
+"""What is decided about events before anything is trained, how a run is found again, and what its rows mean.
+
+Training itself is tried in test_cli.py.
+"""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+
+from ehd_hf.data.reading import read_events
+from ehd_hf.data.sequences import EventSequences
+from ehd_hf.data.windows import make_windows
+from ehd_hf.training import recipe
+from ehd_hf.training.recipe import (
+    MODEL,
+    SOLVER,
+    Run,
+    choose_window,
+    describe_events,
+    describe_plan,
+    duration,
+    estimate_seconds,
+    fit_to_budget,
+    inspect_events,
+    judge,
+    make_plan,
+    num_windows,
+    open_run,
+    split_events,
+)
+
+
+def sequences(lengths, num_marks=3, seed=0, names=None):
+    generator = np.random.default_rng(seed)
+    times = [np.cumsum(generator.exponential(size=n)) for n in lengths]
+    marks = [generator.integers(num_marks, size=n) for n in lengths]
+    return EventSequences.from_lists(times, marks, num_marks=num_marks, seq_ids=names, time_unit="h")
+
+
+# --- windows
+
+
+@pytest.mark.parametrize(
+    "lengths, window",
+    [
+        ([48] * 9, (30, 6)),
+        ([500] * 9, (30, 6)),  # never longer
+        ([16] * 9, (10, 2)),
+        ([6, 6, 6], (3, 1)),
+        ([4, 4, 4], (3, 1)),
+        ([1200], (30, 6)),
+        ([120], (8, 2)),  # one sequence: a twelfth of it
+        ([40, 3], (3, 1)),
+    ],
+)
+def test_the_window_follows_from_the_lengths(lengths, window):
+    assert choose_window(np.array(lengths)) == window
+
+
+@pytest.mark.parametrize(
+    "asked, window", [({"history": 20}, (20, 4)), ({"future": 10}, (26, 10)), ({"history": 7, "future": 3}, (7, 3))]
+)
+def test_what_is_asked_for_is_taken(asked, window):
+    assert choose_window(np.array([48] * 9), **asked) == window
+
+
+def test_a_window_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least 1 event; got 0 and None"):
+        choose_window(np.array([9, 9, 9]), history=0)
+
+
+def test_windows_are_counted_as_they_are_made():
+    events = sequences([5, 9, 4, 7])
+    assert num_windows(events.lengths, 5) == len(make_windows(events, future=2, history=3))
+
+
+# --- splits
+
+
+def test_sequences_are_split_whole_and_all_of_them():
+    events = sequences([12] * 50 + [3] * 10)
+    splits, how = split_events(events, 8)
+    assert how == "by sequence" and {name: len(split) for name, split in splits.items()} == {
+        "train": 48,
+        "validation": 6,
+        "test": 6,
+    }
+    assert sorted(name for split in splits.values() for name in split.seq_ids) == list(range(60))
+    assert all((split.lengths >= 8).sum() >= 5 for split in splits.values())
+
+
+def test_the_split_depends_on_names_and_seed_not_on_the_order_of_rows():
+    names = [f"user {i}" for i in range(30)]
+    forward, _ = split_events(sequences([12] * 30, names=names), 8)
+    backward, _ = split_events(sequences([12] * 30, names=names[::-1]), 8)
+    other, _ = split_events(sequences([12] * 30, names=names), 8, seed=1)
+    assert set(forward["test"].seq_ids) == set(backward["test"].seq_ids) != set(other["test"].seq_ids)
+
+
+def test_three_long_sequences_are_enough_for_one_each():
+    splits, _ = split_events(sequences([9, 9, 9, 2, 2]), 8)
+    assert all((split.lengths >= 8).sum() == 1 for split in splits.values())
+
+
+def test_one_sequence_is_cut_in_time():
+    events = sequences([100])
+    splits, how = split_events(events, 10)
+    assert how == "in time" and [split.num_events for split in splits.values()] == [80, 10, 10]
+    assert np.concatenate([split.times for split in splits.values()]).tolist() == events.times.tolist()
+    # What came before a part is when its observation began, so that no interval is made up.
+    assert splits["test"].starts[0] == events.times[89] and np.isnan(splits["train"].starts[0])
+    assert splits["validation"].intervals()[0] == pytest.approx(events.times[80] - events.times[79])
+
+
+@pytest.mark.parametrize("lengths", [[90], [9], [9, 9], [1] * 50])
+def test_too_few_events_are_refused_with_what_is_needed(lengths):
+    with pytest.raises(ValueError, match="three sequences of at least 10 events, or one of about 105"):
+        split_events(sequences(lengths), 10)
+
+
+# --- steps and time
+
+
+def test_a_plan_grows_with_the_data_within_bounds():
+    (small, _), (large, _) = make_plan(sequences([10] * 20)), make_plan(sequences([150] * 3000))
+    assert small.training("steps") == [recipe.MTPP_STEPS[0], recipe.DISTILLER_STEPS[0]]
+    assert large.training("steps") == [recipe.MTPP_STEPS[1], recipe.DISTILLER_STEPS[1]]
+    assert [plan.stages["point_process"]["data"]["crop_length"] for plan in (small, large)] == [10, 64]
+    assert small.training("batch_size")[1] <= num_windows(np.array([10] * 16), sum(small.window))
+
+
+PLAN = make_plan(sequences([48] * 100))[0].with_steps(1000, 500)
+
+
+def test_the_estimate_is_steps_times_cost_and_some_for_evaluations():
+    # 1,000 steps of 0.1 s, 16 evaluations of 1,000 crops: 16 * 1000 / 64 * 0.05 s; 500 of 0.2 s, 6 of 300 windows;
+    # 10 s at the end
+    expected = 100 + 16 * 1000 / 64 * 0.05 + 100 + 6 * 300 / 64 * 0.1 + 10
+    assert estimate_seconds(PLAN, [0.1, 0.2]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("costs", [(0.1, 0.2), (0.02, 0.3), (0.3, 0.1)])
+@pytest.mark.parametrize("minutes", [2.0, 4.0, 9.0])
+def test_a_budget_is_kept_and_used(costs, minutes):
+    seconds = estimate_seconds(fit_to_budget(PLAN, costs, minutes), costs)
+    assert 60 * minutes - 0.5 < seconds <= 60 * minutes
+
+
+def test_a_short_budget_favours_the_point_process():
+    mtpp, distiller = fit_to_budget(PLAN, [0.02, 0.3], 2.0).training("steps")
+    assert mtpp == pytest.approx(1000, rel=0.02) and distiller < 300
+
+
+def test_a_budget_neither_starves_nor_bloats_a_plan():
+    assert fit_to_budget(PLAN, [1.0, 1.0], 0.01).training("steps") == [20, 10]
+    assert fit_to_budget(PLAN, [1e-4, 1e-4], 600.0).training("steps") == [4000, 2000]
+    with pytest.raises(ValueError, match="minutes must be above 0"):
+        fit_to_budget(PLAN, [1.0, 1.0], 0.0)
+
+
+@pytest.mark.parametrize("seconds, text", [(4.2, "4 s"), (89, "89 s"), (400, "7 min"), (9000, "2.5 h")])
+def test_durations_are_as_precise_as_an_estimate(seconds, text):
+    assert duration(seconds) == text
+
+
+# --- what may go wrong
+
+
+def events_of(times, marks, **options):
+    return EventSequences.from_lists(times, marks, **options)
+
+
+HOUR = np.arange(1.0, 13.0) + 0.1 * np.sin(np.arange(12))
+
+
+@pytest.mark.parametrize(
+    "times, marks, said",
+    [
+        ([HOUR], [[0, 1] * 6], "one sequence only"),
+        ([HOUR] * 5, [[0] * 12] * 5, "one kind.*mark column"),
+        ([HOUR] * 5, [[0, 1] * 6] * 5, "60 events are few"),
+        ([np.ones(12)] * 5, [[0, 1] * 6] * 5, r"equal \(0 h\)"),
+        ([np.arange(12.0)] * 5, [[0, 1] * 6] * 5, r"equal \(1 h\)"),
+        ([np.cumsum(np.tile([0.01, 0.01, 0.01, 9.0], 3))] * 5, [[0, 1] * 6] * 5, "bursts.*0.01 h.*2.4"),
+        ([np.repeat(HOUR[:6], 2)] * 5, [[0, 1] * 6] * 5, "intervals are 0"),
+        ([np.repeat(HOUR[:6], 2)] * 5, [np.repeat([0, 1] * 3, 2)] * 5, "30 events repeat the one before"),
+        ([HOUR] * 5 + [HOUR[:4]] * 4, [[0, 1] * 6] * 5 + [[0, 1, 0, 1]] * 4, "4 of 9 sequences have fewer than 9"),
+        ([HOUR] * 5, [[0, 1] * 5 + [0, 2]] + [[0, 1] * 6] * 4, r"1 mark happens fewer than 20 times \(2\)"),
+    ],
+)
+def test_what_may_go_wrong_is_said(times, marks, said):
+    warnings = inspect_events(events_of(times, marks, time_unit="h")).warnings
+    assert any(re.search(said, warning) for warning in warnings), warnings
+
+
+def test_healthy_events_are_not_warned_of():
+    assert inspect_events(sequences([40] * 60)).warnings == []
+
+
+def test_the_figures_are_those_of_the_events():
+    figures = inspect_events(events_of([[1.0, 2.0, 4.0], [0.0, 8.0]], [[0, 1, 1], [1, 1]])).figures
+    assert (figures["sequences"], figures["events"], figures["marks"]) == (2, 5, 2)
+    assert figures["mark_counts"] == {"1": 4, "0": 1} and figures["tied"] == 0.0
+    assert figures["interval"]["mean"] == pytest.approx((1 + 2 + 8) / 3) and figures["interval"]["median"] == 2.0
+
+
+def test_spread_times_are_inspected_as_the_source_has_them(tmp_path):
+    rows = [f"{user},2026-03-{day:02d},{'ab'[n % 2]}" for user in range(6) for n, day in enumerate((1, 1, 2, 4, 4, 9))]
+    (tmp_path / "log.csv").write_text("user,date,type\n" + "\n".join(rows) + "\n")
+    read = read_events(tmp_path / "log.csv")
+    findings = inspect_events(read.events)
+    assert findings.figures["tied"] == pytest.approx(2 / 5) and findings.figures["interval"]["median"] == 1.0
+    assert (findings.figures["from"], findings.figures["to"]) == ("2026-03-01 00:00:00", "2026-03-09 00:00:00")
+    described = dict(describe_events(findings, read.reading))
+    assert described["times"] == "timestamps, here in days" and described["from, to"] == "2026-03-01, 2026-03-09"
+    assert "'date'" in described["columns"]
+
+
+def test_a_plan_is_described_in_words(tmp_path):
+    rows = [f"{user},{t}.5,{'ab'[t % 2]}" for user in range(10) for t in range(12)]
+    (tmp_path / "log.csv").write_text("user,ts,type\n" + "\n".join(rows) + "\n")
+    read = read_events(tmp_path / "log.csv")
+    plan, splits = make_plan(read.events)
+    run = Run(plan, read.reading.to_dict(), seconds_per_step=[0.01, 0.1])
+    described = dict(describe_plan(run, splits, inspect_events(read.events)))
+    assert described["window"] == "7 past events explain the next 2; 24 windows to train on"
+    assert described["split"].startswith("by sequence: 8 / 1 / 1") and described["marks"] == "2, from a (60) to b (60)"
+    assert described["time"].startswith("about ")
+
+
+# --- a run
+
+
+def test_a_free_folder_is_open_and_one_in_use_is_not(tmp_path):
+    assert open_run(tmp_path, {"seed": 0}) is None and open_run(tmp_path / "new", {"seed": 0}) is None
+    (tmp_path / "file.txt").write_text("mine")
+    for place in (tmp_path, tmp_path / "file.txt"):
+        with pytest.raises(ValueError, match="not a model of ehd-hf train"):
+            open_run(place, {"seed": 0})
+
+
+def test_a_run_is_found_again_by_the_same_request(tmp_path):
+    request = {"events": "abc", "seed": 0, "minutes": None, "reading": {"time": "ts", "marks": ["a"]}}
+    run = Run(PLAN, {}, "log", request, [1.0, 2.0])
+    (tmp_path / "plan.json").write_text(json.dumps(dataclasses.asdict(run)))
+    assert open_run(tmp_path, json.loads(json.dumps(request))) == run
+    for change, message in (
+        ({"minutes": 3}, "minutes: None -> 3"),
+        ({"reading": {"time": "when", "marks": ["a"]}}, "time: 'ts' -> 'when'"),
+        ({"events": "xyz"}, "other events"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_run(tmp_path, {**request, **change})
+
+
+# --- in words
+
+
+def rows(own, best=2.0, size=3.0, recent=6.0, nothing=0.0, explain=True):
+    scored = [("Poisson + unigram", best + 1), ("Gamma + bigram", best), (MODEL, own)]
+    made = [{"task": "mtpp", "model": name, "nll": nll} for name, nll in scored]
+    common = {"task": "explain", "pair": "6-30", "share": 0.7, "explains_nothing": nothing}
+    if explain:
+        made += [{**common, "solver": "recency", "size": recent}, {**common, "solver": SOLVER, "size": size}]
+    return made
+
+
+def test_a_good_model_is_said_to_be_good_in_one_sentence():
+    verdict = judge(rows(own=1.0))
+    assert verdict.good and "2.72 times as likely (NLL 1.000 against 2.000)" in verdict.sentence.replace(
+        " under it as under the better of two trivial models", ""
+    )
+    assert "3.0 of 30 past events carry 70% of what they explain" in verdict.sentence
+    assert "the most recent ones would have to be 6.0." in verdict.sentence and "nothing" not in verdict.sentence
+
+
+@pytest.mark.parametrize("own", [2.0, 1.99, 5.0, float("nan")])
+def test_a_model_no_better_than_averages_is_not_trusted(own):
+    verdict = judge(rows(own=own))
+    assert not verdict.good and "no better than averages" in verdict.sentence and "minutes" in verdict.advice
+
+
+@pytest.mark.parametrize(
+    "given, good, said",
+    [
+        ({"recent": 3.0}, True, "about as many as if simply the most recent were taken"),
+        ({"nothing": 0.3}, True, "In 30% of the cases the past explains nothing"),
+        ({"nothing": 1.0}, False, "no past event helps"),
+        ({"explain": False}, True, "explanations were not tried"),
+    ],
+)
+def test_what_is_to_be_said_of_explanations_is_said(given, good, said):
+    verdict = judge(rows(own=1.0, **given))
+    assert verdict.good == good and said in verdict.sentence

@@ -1,0 +1,433 @@
+"""The training loop: schedule, data order, checkpoints, resuming to the bit, and many processes as one."""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors.torch import load_file
+
+from ehd_hf.training.trainer import StepBatches, Trainer, TrainingArguments
+from helpers import RegressionData, RegressionOutput, regression
+
+ROOT = Path(__file__).parents[2]
+QUIET = {"num_threads": 1, "progress": False}
+FILES = ["config.json", "log.jsonl", "model.safetensors", "training.json"]
+
+
+def arguments(out, **changes):
+    values = {
+        "steps": 40,
+        "warmup_steps": 5,
+        "batch_size": 6,
+        "learning_rate": 0.05,
+        "eval_every": 8,
+        "save_every": 10,
+    }
+    return TrainingArguments.from_dict({**values, **QUIET, "out": str(out), **changes})
+
+
+def trainer(out, *, fails_at=None, size=50, eval_size=17, evaluate=None, **changes):
+    validation = RegressionData(eval_size, seed=1) if eval_size else None
+    data = RegressionData(size, fails_at=fails_at)
+    made = Trainer(regression(), arguments(out, **changes), data, validation)
+    if evaluate is not None:
+        made.evaluate = lambda: evaluate(made.model)
+    return made
+
+
+def interrupted(out, at, **changes):
+    with pytest.raises(KeyboardInterrupt):
+        trainer(out, fails_at=at + 1, **changes).train()  # the fetch for step `at`
+
+
+def contents(folder):
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run that nothing interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    trainer(out).train()
+    return out
+
+
+def assert_same_run(out, whole):
+    """Weights and log are equal to the bit."""
+    for name in ("model.safetensors", "log.jsonl"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+# arguments
+
+
+def test_learning_rate_by_hand():
+    common = {"out": "x", "steps": 14, "warmup_steps": 4, "learning_rate": 2.0}
+    args = TrainingArguments(**common, schedule="cosine")
+    assert [args.learning_rate_at(s) for s in range(5)] == [0.5, 1.0, 1.5, 2.0, 2.0]
+    assert args.learning_rate_at(9) == pytest.approx(1.0)
+    assert args.learning_rate_at(13) == pytest.approx(1 + math.cos(0.9 * math.pi))
+    linear = TrainingArguments(**common, schedule="linear")
+    assert [linear.learning_rate_at(s) for s in (4, 9, 13)] == pytest.approx([2.0, 1.0, 0.2])
+    constant = TrainingArguments(**common, schedule="constant")
+    assert [constant.learning_rate_at(s) for s in (0, 4, 13)] == [0.5, 2.0, 2.0]
+    no_warmup = TrainingArguments(out="x", steps=3, warmup_steps=0, learning_rate=1.0)
+    assert no_warmup.learning_rate_at(0) == 1.0
+    only_warmup = TrainingArguments(out="x", steps=4, warmup_steps=4, learning_rate=1.0)
+    assert [only_warmup.learning_rate_at(s) for s in range(4)] == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_unknown_argument_is_answered_with_the_known_ones():
+    with pytest.raises(ValueError, match="warmup_steps.*learning_rate.*got unknown step, warmup"):
+        TrainingArguments.from_dict({"out": "x", "warmup": 3, "step": 1})
+
+
+BAD_VALUES = {
+    **{"steps": [0, "10", 2.5, True, None], "batch_size": [0, 1.5], "eval_every": [0], "eval_batch_size": [-1]},
+    **{"save_every": [0], "warmup_steps": [-1], "patience": [-1], "num_threads": [-2]},
+    **{"seed": [-1, 0.5], "weight_decay": [-0.1, math.nan], "max_grad_norm": [-1.0], "schedule": ["cosinus"]},
+    "learning_rate": [0, "1e-3", math.nan, math.inf, True],
+}
+
+
+@pytest.mark.parametrize("name, value", [(name, value) for name, values in BAD_VALUES.items() for value in values])
+def test_a_bad_value_is_refused_by_name(name, value):
+    with pytest.raises(StrictDataclassError, match=f"field '{name}'"):
+        TrainingArguments.from_dict({"out": "x", name: value})
+
+
+# data order
+
+
+def test_an_epoch_covers_every_index_once_in_a_new_order():
+    batches = list(StepBatches(20, 5, seed=3, steps=range(8), rank=0, world=1))
+    epochs = [torch.cat(batches[:4]), torch.cat(batches[4:])]
+    assert all(sorted(epoch.tolist()) == list(range(20)) for epoch in epochs)
+    assert epochs[0].tolist() != epochs[1].tolist() != list(range(20))
+
+
+def test_batches_are_full_whatever_the_size_and_all_of_a_small_set():
+    assert [len(b) for b in StepBatches(23, 5, 0, range(9), 0, 1)] == [5] * 9
+    seen = torch.cat(list(StepBatches(23, 5, 0, range(40), 0, 1)))
+    assert set(seen.tolist()) == set(range(23))
+    assert [sorted(b.tolist()) for b in StepBatches(3, 5, 0, range(2), 0, 1)] == [[0, 1, 2]] * 2
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_processes_share_the_global_batch_without_overlap(world):
+    whole = list(StepBatches(23, 7, seed=1, steps=range(6), rank=0, world=1))
+    shares = [list(StepBatches(23, 7, 1, range(6), rank, world)) for rank in range(world)]
+    for step, batch in enumerate(whole):
+        parts = [share[step].tolist() for share in shares]
+        assert sorted(sum(parts, [])) == sorted(batch.tolist())
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_step_has_the_same_batch_wherever_the_run_began():
+    whole = list(StepBatches(23, 5, 2, range(12), 0, 1))
+    later = StepBatches(23, 5, 2, range(7, 12), 0, 1)
+    assert len(later) == 5
+    assert all(torch.equal(a, b) for a, b in zip(whole[7:], later, strict=True))
+    other = list(StepBatches(23, 5, 3, range(12), 0, 1))
+    assert not all(torch.equal(a, b) for a, b in zip(whole, other, strict=True))
+
+
+# a run
+
+
+def test_a_run_learns_and_leaves_a_loadable_model_and_its_log(tmp_path):
+    out = tmp_path / "run"
+    best = trainer(out, steps=60).train()
+    assert sorted(file.name for file in out.iterdir()) == FILES
+    rows = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [8, 16, 24, 32, 40, 48, 56, 60]
+    assert best in rows and best["eval_loss"] == min(row["eval_loss"] for row in rows) < rows[0]["eval_loss"] / 2
+    loaded = type(regression()).from_pretrained(out)
+    assert torch.equal(loaded.linear.weight, load_file(out / "model.safetensors")["linear.weight"])
+    summary = json.loads((out / "training.json").read_text())
+    assert summary["best"] == best and summary["steps_run"] == 60 and summary["args"]["batch_size"] == 6
+
+
+def test_evaluation_weighs_batches_by_their_items(tmp_path):
+    run = trainer(tmp_path / "run", eval_batch_size=4)
+    data, model = run.eval_dataset, run.model.eval()
+    with torch.no_grad():
+        errors = (model.linear(data.inputs)[:, 0] - data.targets) ** 2
+    metrics = run.evaluate()
+    assert metrics["loss"] == pytest.approx(((errors * data.weights).sum() / data.weights.sum()).item(), rel=1e-5)
+    parts = [slice(0, 4), slice(4, 8), slice(8, 12), slice(12, 16), slice(16, 17)]
+    weights = [data.weights[p].sum().item() for p in parts]
+    roots = [((errors[p] * data.weights[p]).sum() / data.weights[p].sum()).sqrt().item() for p in parts]
+    expected = sum(w * r for w, r in zip(weights, roots, strict=True)) / sum(weights)
+    assert metrics["rmse"] == pytest.approx(expected, rel=1e-5)
+    assert run.model.training  # back to what it was
+
+
+def test_a_model_without_item_counts_is_weighed_by_rows(tmp_path):
+    run = trainer(tmp_path / "run", eval_batch_size=12)
+    forward = run.model.forward
+    run.model.forward = lambda **batch: RegressionOutput(loss=forward(**batch).loss)
+    with torch.no_grad():
+        run.model.eval()
+        first, second = (forward(**run.eval_dataset[part]).loss.item() for part in (slice(0, 12), slice(12, 17)))
+    assert run.evaluate() == {"loss": pytest.approx((12 * first + 5 * second) / 17, rel=1e-5)}
+
+
+def scripted(values, seen=None):
+    """An evaluation that returns the next of `values` each time, and notes the weights it was given."""
+    remaining = iter(values)
+
+    def evaluate(model):
+        if seen is not None:
+            seen.append(model.linear.weight.detach().clone())
+        return {"score": next(remaining)}
+
+    return evaluate
+
+
+def test_the_best_model_by_the_metric_is_kept(tmp_path):
+    seen = []
+    run = trainer(tmp_path / "run", evaluate=scripted([0.5, 0.9, 0.7, 0.1, 0.2], seen), metric="score")
+    best = run.train()
+    assert best["step"] == 32 and best["eval_score"] == 0.1
+    assert torch.equal(run.model.linear.weight, seen[3])
+    assert torch.equal(load_file(tmp_path / "run" / "model.safetensors")["linear.weight"], seen[3])
+
+
+def test_patience_stops_after_so_many_evaluations_without_improvement(tmp_path):
+    evaluate = scripted([3.0, 2.0, 2.0, 2.5, 1.0])
+    best = trainer(tmp_path / "run", evaluate=evaluate, metric="score", patience=2).train()
+    assert best["step"] == 16
+    summary = json.loads((tmp_path / "run" / "training.json").read_text())
+    assert summary["steps_run"] == 32
+    assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == 4
+
+
+def test_an_evaluation_that_is_not_a_number_is_never_the_best(tmp_path):
+    evaluate = scripted([math.nan, 2.0, math.nan, 1.5, 3.0])
+    assert trainer(tmp_path / "run", evaluate=evaluate, metric="score").train()["step"] == 32
+
+
+def test_an_unknown_metric_is_answered_with_the_known_ones(tmp_path):
+    with pytest.raises(ValueError, match="metric must be one of loss, rmse; got 'los'"):
+        trainer(tmp_path / "run", metric="los").train()
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    run = trainer(tmp_path / "run")
+    run.train_dataset.targets[:] = math.inf
+    with pytest.raises(ValueError, match="loss became.*at step 0.*[Ll]ower the learning rate"):
+        run.train()
+
+
+def test_a_folder_in_use_is_left_as_it_is(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="new or empty.*Resume"):
+        trainer(tmp_path).train()
+    assert contents(tmp_path) == {"notes.txt": b"mine"}
+
+
+# resuming
+
+
+@pytest.mark.parametrize("eval_size", [17, None], ids=["validation", "training loss alone"])
+@pytest.mark.parametrize("at", [0, 25, 31])
+def test_an_interrupted_and_resumed_run_is_the_same_to_the_bit(tmp_path, at, eval_size):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    best = trainer(whole, eval_size=eval_size).train()
+    interrupted(broken, at, eval_size=eval_size)
+    steps = {0: [0], 25: [10, 20], 31: [20, 30]}[at]
+    assert sorted(p.name for p in (broken / "checkpoints").iterdir()) == [f"step-{s:08d}" for s in steps]
+    torch.manual_seed(99)  # whatever happened in between
+    resumed = trainer(broken, eval_size=eval_size)
+    resumed.model.linear.weight.data.fill_(7.0)  # the checkpoint's weights count, not these
+    assert resumed.train(resume=True) == best
+    assert torch.equal(resumed.model.linear.weight, load_file(whole / "model.safetensors")["linear.weight"])
+    assert_same_run(broken, whole)
+
+
+def test_resuming_a_run_that_has_ended_returns_its_outcome(tmp_path):
+    one = trainer(tmp_path / "run")
+    best, before = one.train(), contents(tmp_path)
+    (tmp_path / "run" / "best").mkdir()  # killed while it cleaned up
+    two = trainer(tmp_path / "run")
+    assert two.train(resume=True) == best and contents(tmp_path) == before
+    assert not (tmp_path / "run" / "best").exists() and not two.model.training
+    assert torch.equal(one.model.linear.weight, two.model.linear.weight)
+    with pytest.raises(ValueError, match="steps: 40 -> 41"):
+        trainer(tmp_path / "run", steps=41).train(resume=True)
+    assert contents(tmp_path) == before
+
+
+def test_an_out_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "run").write_text("mine")
+    for resume, message in ((False, "new or empty.*choose another folder"), (True, "checkpoints/step-.*none")):
+        with pytest.raises(ValueError, match=message):
+            trainer(tmp_path / "run").train(resume=resume)
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_a_kill_in_the_very_first_write_does_not_stop_a_new_run(tmp_path):
+    (tmp_path / "run" / "checkpoints" / ".step-00000000.partial").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / ".step-00000000.partial" / "state.safetensors").write_bytes(b"half")
+    trainer(tmp_path / "run").train()
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
+
+
+def test_a_run_interrupted_twice_and_moved_is_the_same_to_the_bit(tmp_path, whole):
+    interrupted(tmp_path / "first", 13)
+    shutil.move(tmp_path / "first", tmp_path / "moved")
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path / "moved", fails_at=20).train(resume=True)  # the 20th fetch from step 10 on
+    trainer(tmp_path / "moved", save_every=7).train(resume=True)
+    assert_same_run(tmp_path / "moved", whole)
+
+
+def test_patience_counts_on_after_an_interruption(tmp_path):
+    options = {"metric": "score", "patience": 3}
+    interrupted(tmp_path / "run", 21, evaluate=scripted([1.0, 2.0]), **options)  # one without improvement
+    run = trainer(tmp_path / "run", evaluate=scripted([2.0, 2.0]), **options)
+    assert run.train(resume=True)["step"] == 8
+    assert json.loads((tmp_path / "run" / "training.json").read_text())["steps_run"] == 32
+
+
+@pytest.mark.parametrize("left", [None, "model.safetensors", "checkpoints/.step-00000010.partial/state.safetensors"])
+def test_resuming_without_a_whole_checkpoint_is_refused(tmp_path, left):
+    out = tmp_path / "run"
+    if left is not None:
+        (out / left).parent.mkdir(parents=True)
+        (out / left).write_bytes(b"half")
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="checkpoints/step-.*none"):
+        trainer(out).train(resume=True)
+    assert contents(tmp_path) == before and out.exists() == (left is not None)
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "progress.json"])
+@pytest.mark.parametrize("left", [None, 0, 30])
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_serves(tmp_path, whole, name, left):
+    out = tmp_path / "run"
+    interrupted(out, 25)
+    newest = out / "checkpoints" / "step-00000020"
+    if left is None:
+        (newest / name).unlink()
+    else:
+        (newest / name).write_bytes((newest / name).read_bytes()[:left])
+    before = contents(out)
+    with pytest.raises(ValueError, match="step-00000020.*cannot be read.*Delete it"):
+        trainer(out).train(resume=True)
+    assert contents(out) == before
+    shutil.rmtree(newest)
+    trainer(out).train(resume=True)
+    assert_same_run(out, whole)
+
+
+def test_what_a_kill_leaves_half_written_is_not_used(tmp_path, whole):
+    out = tmp_path / "run"
+    interrupted(out, 25)
+    shutil.copytree(out / "checkpoints" / "step-00000020", out / "checkpoints" / ".step-00000030.partial")
+    (out / "checkpoints" / ".step-00000030.partial" / "state.safetensors").write_bytes(b"half")
+    shutil.copytree(out / "best", out / ".best.old")  # renamed, replaced, but not yet removed
+    trainer(out).train(resume=True)
+    assert_same_run(out, whole)
+
+
+def test_resuming_with_other_arguments_is_refused_naming_them(tmp_path):
+    interrupted(tmp_path / "run", 25)
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="batch_size: 6 -> 7.*seed: 0 -> 1"):
+        trainer(tmp_path / "run", batch_size=7, seed=1).train(resume=True)
+    assert contents(tmp_path) == before
+
+
+def test_resuming_with_another_model_is_refused(tmp_path):
+    interrupted(tmp_path / "run", 25)
+    other = Trainer(regression(width=4), arguments(tmp_path / "run"), RegressionData(50, width=4))
+    with pytest.raises(ValueError, match="model|weights|linear"):
+        other.train(resume=True)
+
+
+def test_frozen_parameters_stay_as_they_were_and_resume_too(tmp_path):
+    def frozen(out, fails_at=None):
+        run = trainer(out, fails_at=fails_at)
+        run.model.linear.bias.requires_grad_(False)
+        return run
+
+    whole, resumed = frozen(tmp_path / "whole"), frozen(tmp_path / "run")
+    bias = whole.model.linear.bias.clone()
+    whole.train()
+    with pytest.raises(KeyboardInterrupt):
+        frozen(tmp_path / "run", fails_at=26).train()
+    resumed.train(resume=True)
+    assert torch.equal(whole.model.linear.bias, bias)
+    assert torch.equal(whole.model.linear.weight, resumed.model.linear.weight)
+
+
+# many processes
+
+
+def train_all(runs):
+    """Each of `runs` (name -> options) with a new model; the torchrun test calls this in each process."""
+    for changes in runs.values():
+        options = {**QUIET, **changes}
+        eval_size = options.pop("eval_size")
+        model = regression()
+        model.dropout.p = 0.0  # each process draws its own noise
+        validation = RegressionData(eval_size, seed=1) if eval_size else None
+        run = Trainer(model, TrainingArguments(**options), RegressionData(50), validation)
+        assert run.accelerator.num_processes == int(os.environ.get("WORLD_SIZE", 1)), (
+            "processes do not know each other"
+        )
+        run.train()
+
+
+COMMON = {"steps": 10, "warmup_steps": 3, "batch_size": 7, "learning_rate": 0.05, "eval_every": 5, "save_every": 5}
+RUNS = {
+    "several evaluation batches": {"eval_size": 17, "eval_batch_size": 4},
+    "training loss alone": {"eval_size": 0},
+    "fewer evaluation batches than processes": {"eval_size": 17, "eval_batch_size": 512},
+}
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    """The same runs by one process and by two, in folders one/<name> and two/<name>; how the second command ended."""
+    folder = tmp_path_factory.mktemp("processes")
+    runs = {
+        kind: {name: {**COMMON, **run, "out": str(folder / kind / name)} for name, run in RUNS.items()}
+        for kind in ("one", "two")
+    }
+    train_all(runs["one"])
+    script = folder / "train_all.py"
+    script.write_text("import json, sys\nfrom test_trainer import train_all\ntrain_all(json.loads(sys.argv[1]))\n")
+    path = os.pathsep.join(str(ROOT / part) for part in ("src", "tests", "tests/training"))
+    environment = {**os.environ, "PYTHONPATH": path}
+    # As a user on a machine without a GPU would run it: nothing but torchrun says that there are two.
+    environment = {k: v for k, v in environment.items() if not k.startswith("ACCELERATE")}
+    environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command = [*torchrun, str(script), json.dumps(runs["two"])]
+    try:
+        said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90).stderr
+    except subprocess.TimeoutExpired as error:
+        said = f"hung: {error}"
+    return folder, said
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_two_processes_train_the_same_model_as_one(two_processes, name):
+    folder, said = two_processes
+    assert (folder / "two" / name / "model.safetensors").exists(), said[-3000:]
+    one, two = (load_file(folder / kind / name / "model.safetensors") for kind in ("one", "two"))
+    for key, value in one.items():
+        torch.testing.assert_close(two[key], value, rtol=1e-5, atol=1e-5)
+    one, two = ((folder / kind / name / "log.jsonl").read_text().splitlines() for kind in ("one", "two"))
+    for row, other in zip(map(json.loads, one), map(json.loads, two), strict=True):
+        assert other == pytest.approx(row, rel=1e-4)
