@@ -217,10 +217,10 @@ def precision_plot(rows: Rows) -> Figure:
     names = sorted(true | trained, key=lambda name: (true | trained)[name]["ap"])
     figure = new_figure(height=1.2 + 0.27 * len(names))
     axes = figure.subplots()
-    for is_true, (label, some) in enumerate(dots.items()):
-        if some:
-            place = np.array([names.index(name) for name in some]) - 0.16 * is_true
-            value, low, high = _values(list(some.values()), "ap", "ap_low", "ap_high")
+    for is_true, (label, by_name) in enumerate(dots.items()):
+        if by_name:
+            place = np.array([names.index(name) for name in by_name]) - 0.16 * is_true
+            value, low, high = _values(list(by_name.values()), "ap", "ap_low", "ap_high")
             axes.hlines(place, low, high, color=COLOURS[is_true], linewidth=1.2, zorder=2)
             face = "white" if is_true else COLOURS[0]
             axes.scatter(value, place, s=30, color=face, edgecolor=COLOURS[is_true], zorder=4 - is_true, label=label)

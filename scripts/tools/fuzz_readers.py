@@ -32,6 +32,7 @@ from ehd_hf.data.sequences import EventSequences, load_events
 from ehd_hf.data.sources import load_source
 from ehd_hf.data.tables import column_names
 from ehd_hf.data.windows import load_windows
+from neural_hawkes import read_pickles
 
 OURS = Path(ehd_hf.__file__).parent
 TIMES, MARKS = [[0.5, 1.5, 1.5, 4.0], [2.0, 3.25, 9.0]], [["login", "error", "login", "ok"], ["ok", "ok", "error"]]
@@ -174,6 +175,8 @@ def readers(file: Path) -> dict[str, Callable[[], Any]]:
     split = (folder / "sequences" if file.name == "export.parquet" else folder) / f"train{file.suffix}"
     split.parent.mkdir(parents=True, exist_ok=True)
     split.write_bytes(file.read_bytes())
+    if file.suffix == ".pkl":
+        return {"read_pickles": lambda: read_pickles(file)}
     calls: dict[str, Callable[[], Any]] = {
         "load_events": lambda: load_events(file),
         "load_events sorted": lambda: load_events(file, sort=True, time_unit="h"),

@@ -41,9 +41,7 @@ class CannotWrite(OSError):
     def __init__(self, path: Path, number: int | None, reason: str) -> None:
         other = "{path} could not be written ({reason}). Check the disk"
         text = next((text for numbers, text in _REFUSALS.items() if number in numbers), other)
-        super().__init__(
-            text.format(path=path, reason=reason) + ", and repeat the command; what was finished is kept."
-        )
+        super().__init__(text.format(path=path, reason=reason) + ", and repeat the command; finished work is kept.")
         self.errno = number
 
 
@@ -231,12 +229,9 @@ def _sync(path: Path) -> None:
 
 def _exchanged(one: Path, other: Path) -> bool:
     """Swap two names in one step, so that neither is ever missing; False where the system cannot."""
-    try:
-        swap = ctypes.CDLL(None).renameat2
-    except (AttributeError, OSError, TypeError):
-        return False
+    swap = None if os.name == "nt" else getattr(ctypes.CDLL(None), "renameat2", None)
     at_fdcwd, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
-    return swap(at_fdcwd, os.fsencode(one), at_fdcwd, os.fsencode(other), exchange) == 0
+    return swap is not None and swap(at_fdcwd, os.fsencode(one), at_fdcwd, os.fsencode(other), exchange) == 0
 
 
 @contextmanager

@@ -11,7 +11,14 @@ import pandas as pd
 import pytest
 
 from ehd_hf.data.sequences import EventSequences, load_events
-from ehd_hf.data.sources import from_easytpp, from_neural_hawkes, load_source, with_jitter
+from ehd_hf.data.sources import from_easytpp, load_source, with_jitter
+
+TOOLS = Path(__file__).resolve().parents[2] / "scripts" / "tools"
+READ_PICKLES = runpy.run_path(str(TOOLS / "neural_hawkes.py"))["read_pickles"]
+
+
+def from_neural_hawkes(path):
+    return {split: from_easytpp(rows) for split, rows in READ_PICKLES(path).items()}
 
 
 def easytpp_row(times, marks, first_gap=0.0, dim_process=6, **more):
@@ -128,7 +135,7 @@ def test_two_files_for_one_split_and_broken_json_are_refused(tmp_path):
 def test_neural_hawkes_pickles_of_numbers_and_numpy_scalars_are_read(tmp_path, number, protocol):
     file = tmp_path / "data.pkl"
     file.write_bytes(pickle.dumps(hawkes_pickle(ROWS, number, np.int64), protocol))
-    splits = load_source(file)
+    splits = from_neural_hawkes(file)
     assert list(splits) == ["train"]
     assert_rows(splits["train"])
     np.testing.assert_array_equal(splits["train"].starts, [np.nan, 0.0])
@@ -171,11 +178,11 @@ def test_in_a_folder_each_pickle_gives_its_own_split(tmp_path):
     everything = hawkes_pickle(ROWS) | {"dev": hawkes_pickle(ROWS[1:])["train"]}
     for name in ("train", "dev"):
         (tmp_path / f"{name}.pkl").write_bytes(pickle.dumps(everything))
-    splits = load_source(tmp_path)
+    splits = from_neural_hawkes(tmp_path)
     assert {split: len(sequences) for split, sequences in splits.items()} == {"train": 2, "validation": 1}
     (tmp_path / "test.pkl").write_bytes(pickle.dumps(everything))
     with pytest.raises(ValueError, match="split test must have a sequence; got none"):
-        load_source(tmp_path)
+        from_neural_hawkes(tmp_path)
 
 
 class Call:
@@ -196,7 +203,7 @@ def test_a_pickle_that_runs_a_command_is_refused_and_runs_nothing(tmp_path, hide
     proof, file = tmp_path / "proof", tmp_path / "train.pkl"
     file.write_bytes(pickle.dumps(hide(Call(os.system, f"touch {proof}")), protocol))
     with pytest.raises(ValueError, match=r"got a request to import (posix|nt|os)\.system\. Nothing in it was run"):
-        load_source(file)
+        from_neural_hawkes(file)
     assert not proof.exists()
     pickle.loads(file.read_bytes())  # the attack is real: the standard reader falls for it
     assert proof.exists()
@@ -258,7 +265,7 @@ def test_harmless_pickles_of_another_layout_are_explained(tmp_path, content, mes
     file = tmp_path / "train.pkl"
     file.write_bytes(pickle.dumps(content))
     with pytest.raises(ValueError, match=message):
-        load_source(file)
+        from_neural_hawkes(file)
 
 
 # SEISMIC
@@ -274,7 +281,7 @@ def seismic(folder, first=(1, 4), last=(3, 8), **keywords):
     )
     index.to_csv(folder / "index.csv", index=False)
     data.to_csv(folder / "data.csv", index=False)
-    path = Path(__file__).resolve().parents[2] / "scripts" / "tools" / "seismic.py"
+    path = TOOLS / "seismic.py"
     return runpy.run_path(str(path))["cascades"](folder / "index.csv", folder / "data.csv", **keywords)
 
 

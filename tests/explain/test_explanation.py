@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ehd_hf.explain.explanation import Event, Explanation
+from ehd_hf.explain.explanation import FIELDS, Event, Explanation
 
 MARKS = ("deploy", "check", "alert", "ticket")
 MOMENT = np.datetime64("2026-03-01T08:00:00", "ns")
@@ -190,11 +190,6 @@ def test_the_text_says_whether_the_constraint_is_met():
     assert "0.61 times as likely" in str(make(dppl_distilled=-0.5))
 
 
-def test_the_text_says_when_the_answer_is_the_last_events():
-    assert "They are simply the most recent of the history.\n" in str(make((0, 0, 1, 1)))
-    assert "They are not simply the most recent.\n" in str(make((0, 1, 1, 0)))
-
-
 def test_the_text_says_what_was_asked():
     assert "asked: at most -1.400, 70% of what the whole history explains, met)" in str(make(share=0.7))
     assert "asked: 2 events, met)" in str(make(size=2))
@@ -231,8 +226,7 @@ def test_the_text_says_when_the_history_explains_nothing():
 
 
 def test_the_text_names_the_sequence():
-    assert "the 3 that followed of sequence 12" in str(make(seq_id=12)) or "sequence 12" in str(make(seq_id=12))
-    assert "sequence" not in str(make()) and "sequence 0" in str(make(seq_id=0))
+    assert "sequence" not in str(make()) and "that followed in sequence 0:" in str(make(seq_id=0))
 
 
 def test_the_text_shows_moments_as_people_write_them():
@@ -291,20 +285,7 @@ def test_the_dictionary_survives_a_round_trip_through_json(moments, seq_id):
     explanation = make(moments=moments, seq_id=seq_id)
     plain = explanation.to_dict()
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain == json.loads(explanation.to_json(indent=2))
-    names = {
-        "seq_id",
-        "window",
-        "distilled",
-        "left",
-        "future",
-        "epsilon",
-        "share",
-        "asked_size",
-        "delta",
-        "status",
-        "curve",
-    }
-    assert names <= set(plain)
+    assert {name for name, kind in FIELDS.items() if not isinstance(kind, list)} <= set(plain)
     time = "2026-03-01T11:45:00.000000000" if moments else 3.75
     assert plain["distilled"][1] == {"position": 3, "time": time, "mark": "ticket", "score": 0.4}
     assert plain["future"][0]["score"] is None and plain["seq_id"] == seq_id

@@ -505,11 +505,3 @@ def test_a_killed_run_loses_and_repeats_nothing(large, tmp_path, kills):
     for life in lives:
         assert 0 < len(life) < 28  # killed in between
         assert all(file.stat().st_mtime_ns == then for file, then in life.items())  # not written again
-
-
-@pytest.mark.parametrize("line", ["null", "[1]", '{"times": [1.0', '"' + "\ud800", "[" * 100_000])
-def test_a_line_of_json_that_is_no_row_is_refused_by_name(explainer, tmp_path, line):
-    source = tmp_path / "rows.jsonl"
-    source.write_bytes(line.encode("utf-8", "surrogatepass") + b"\n")
-    with pytest.raises(ValueError, match="row 0 must be an object|rows.jsonl cannot be read"):
-        explain_many(explainer, source, tmp_path / "out")

@@ -11,7 +11,6 @@ import torch
 import yaml
 
 import ehd_hf
-from ehd_hf.data import windows as cutting
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.sequences import EventSequences, load_events
 from ehd_hf.explain import explainer as pipeline
@@ -31,17 +30,8 @@ MOMENT = pd.Timestamp("2026-03-01 08:00:00")
 
 def small_distiller(seed=0, **changes):
     torch.manual_seed(seed)
-    mtpp = FullyNNModel(
-        FullyNNConfig(
-            num_marks=6,
-            id2label=LABELS,
-            time_unit="h",
-            embedding_size=5,
-            hidden_size=8,
-            num_components=9,
-            num_layers=1,
-        )
-    )
+    sizes = {"embedding_size": 5, "hidden_size": 8, "num_components": 9, "num_layers": 1}
+    mtpp = FullyNNModel(FullyNNConfig(num_marks=6, id2label=LABELS, time_unit="h", **sizes))
     with torch.no_grad():
         for parameter in mtpp.parameters():
             parameter += 0.7 * torch.randn_like(parameter)  # a process that minds its history
@@ -123,11 +113,6 @@ def test_the_models_own_conditioning_and_epsilon_are_used():
     assert abs(drops["paper"] - drops["survival"]) > 0.01
 
 
-def test_the_future_is_the_models_own_if_not_given(explainer):
-    assert explainer.explain(PAIRS) == explainer.explain(PAIRS, future=FUTURE)
-    assert len(explainer.explain(PAIRS, future=2).future) == 2
-
-
 # --- every form of input
 
 
@@ -165,16 +150,11 @@ def numeric_forms(tmp_path):
 
 def test_every_form_of_input_gives_the_same_answer(explainer, tmp_path):
     expected = explainer.explain(PAIRS, future=FUTURE)
-    failed = {}
     for name, source in numeric_forms(tmp_path).items():
-        try:
-            answer = explainer.explain(source, future=FUTURE)
-            assert isinstance(answer, Explanation), "not one explanation"
-            assert close(answer, expected, 0)
-            assert all(type(event.mark) is str for event in answer.history)
-        except Exception as error:
-            failed[name] = repr(error)
-    assert not failed
+        answer = explainer.explain(source, future=FUTURE)
+        assert isinstance(answer, Explanation), name
+        assert close(answer, expected, 0), name
+        assert all(type(event.mark) is str for event in answer.history)
 
 
 def test_moments_come_in_many_forms_and_go_out_the_same(explainer, tmp_path):
@@ -194,18 +174,13 @@ def test_moments_come_in_many_forms_and_go_out_the_same(explainer, tmp_path):
         "csv": tmp_path / "moments.csv",
     }
     numbers = explainer.explain(PAIRS)
-    failed = {}
     for name, source in forms.items():
-        try:
-            answer = explainer.explain(source)
-            assert [pd.Timestamp(event.time) for event in answer.history + answer.future] == STAMPS
-            assert [event.mark for event in answer.history + answer.future] == NAMES
-            assert answer.distill_mask == numbers.distill_mask
-            assert answer.dppl_left == pytest.approx(numbers.dppl_left, abs=1e-5)
-            assert str(STAMPS[-1]) in str(answer)
-        except Exception as error:
-            failed[name] = repr(error)
-    assert not failed
+        answer = explainer.explain(source)
+        assert [pd.Timestamp(event.time) for event in answer.history + answer.future] == STAMPS, name
+        assert [event.mark for event in answer.history + answer.future] == NAMES
+        assert answer.distill_mask == numbers.distill_mask
+        assert answer.dppl_left == pytest.approx(numbers.dppl_left, abs=1e-5)
+        assert str(STAMPS[-1]) in str(answer)
 
 
 def test_moments_to_the_microsecond_go_out_as_they_came():
@@ -303,24 +278,6 @@ def test_many_sequences_in_one_call_equal_one_call_each(explainer):
     assert len({len(answer.history) for answer in together}) > 3
 
 
-def test_many_futures_in_one_call_equal_one_call_each(explainer):
-    sequences = [sequence for sequence in many(25, seed=1) if len(sequence) > 6]
-    cuts = [1 + index % 5 for index in range(len(sequences))]
-    before = [sequence[:-cut] for sequence, cut in zip(sequences, cuts, strict=True)]
-    after = [sequence[-cut:] for sequence, cut in zip(sequences, cuts, strict=True)]
-    together = explainer.explain(history=before, future=after)
-    for answer, one, cut in zip(together, sequences, cuts, strict=True):
-        assert close(answer, explainer.explain(one, future=cut, history="all"))
-
-
-@pytest.mark.parametrize("limit", [1, 30, 100])
-def test_where_batches_end_changes_nothing(explainer, monkeypatch, limit):
-    sequences = many(12, seed=2)
-    expected = explainer.explain(sequences)
-    monkeypatch.setattr(cutting, "EVENTS_PER_BATCH", limit)
-    assert all(close(one, two) for one, two in zip(explainer.explain(sequences), expected, strict=True))
-
-
 def test_one_sequence_in_a_list_gives_a_list_of_one(explainer):
     for source in ([PAIRS], [{"times": TIMES, "marks": NAMES}], [np.array([TIMES, MARKS]).T]):
         answers = explainer.explain(source)
@@ -398,32 +355,16 @@ def test_the_clock_begins_at_a_sequences_start_if_it_is_known(explainer):
 
 
 def test_a_number_may_be_numpys(explainer):
-    assert explainer.explain(PAIRS, future=np.int64(3), history=np.int64(4)) == explainer.explain(
-        PAIRS, future=3, history=4
-    )
+    numpys = explainer.explain(PAIRS, future=np.int64(3), history=np.int64(4))
+    assert numpys == explainer.explain(PAIRS, future=3, history=4)
 
 
-# --- datasets
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("exported")
-    sequences = [hours(size, seed=size) for size in (11, 14, 17)]
-    events = EventSequences.from_lists(*zip(*sequences, strict=True), id2label=LABELS, starts=[1.0, 2.0, 0.0])
-    export_windows({"test": events}, folder / "data", [(FUTURE, HISTORY)], name="small")
-
-    def load(config):
-        return datasets.load_dataset(
-            str(folder / "data"), config, split="test", cache_dir=str(folder / f"cache-{config}")
-        )
-
-    return events, load
-
-
-def test_exported_sequences_explained_directly_keep_their_starts(explainer, exported):
-    events, load = exported
-    for one, two in zip(explainer.explain(load("sequences")), explainer.explain(events), strict=True):
+def test_exported_sequences_keep_their_starts(explainer, tmp_path):
+    lists = zip(*(hours(size, seed=size) for size in (11, 14, 17)), strict=True)
+    events = EventSequences.from_lists(*lists, id2label=LABELS, starts=[1.0, 2.0, 0.0])
+    export_windows({"test": events}, tmp_path / "data", [(FUTURE, HISTORY)], name="small")
+    dataset = datasets.load_dataset(str(tmp_path / "data"), "sequences", split="test", cache_dir=str(tmp_path / "c"))
+    for one, two in zip(explainer.explain(dataset), explainer.explain(events), strict=True):
         assert close(one, two)
 
 
@@ -516,16 +457,9 @@ BAD = {
     "no events in a dict": (lambda: {"times": [], "marks": []}, {}, "at least one event"),
     "nothing but future": (lambda: PAIRS[:FUTURE], {}, "has 4 events, all of them in the future of 4: the history"),
     "a future of none": (lambda: PAIRS, {"future": 0}, "future must be a number of events of at least 1; got 0"),
-    "a negative future": (lambda: PAIRS, {"future": -1}, "got -1"),
     "a future of True": (lambda: PAIRS, {"future": True}, "got True"),
-    "a future as text": (lambda: PAIRS, {"future": "5"}, "got '5'"),
     "half an event": (lambda: PAIRS, {"future": 2.5}, "got 2.5"),
-    "a history of none": (
-        lambda: PAIRS,
-        {"history": 0},
-        'history must be a number of events of at least 1, or "all"; got 0',
-    ),
-    "a history of True": (lambda: PAIRS, {"history": True}, "got True"),
+    "a history of none": (lambda: PAIRS, {"history": 0}, 'of events of at least 1, or "all"; got 0'),
     "a missing time": (lambda: [*PAIRS[:-1], (float("nan"), "alert")], {}, "times must be finite; got nan"),
     "a missing mark": (lambda: [*PAIRS[:-1], (99.0, None)], {}, "marks must not be missing"),
     "events out of order": (unsorted, {}, "times must not decrease within a sequence"),
@@ -567,12 +501,6 @@ def test_as_many_events_as_max_length_are_explained():
     with pytest.raises(ValueError, match="max_length = 9 events; got 11.*history=<number of events>"):
         explainer.explain(PAIRS)
     assert len(explainer.explain(PAIRS, history=5).history) == 5
-
-
-def test_unsorted_events_are_answered_with_a_remedy_that_explain_has(explainer):
-    with pytest.raises(ValueError, match="must not decrease") as caught:
-        explainer.explain(unsorted())
-    assert "sort=True to load_events" in str(caught.value)  # explain itself has no such argument
 
 
 STAMPED = list(zip(STAMPS, NAMES, strict=True))

@@ -65,7 +65,7 @@ def test_slides_equal_a_loop_over_sets_of_events():
     assert moved.run_lengths.sum() == moved.ejected.sum()
 
 
-def test_one_in_segments_out_is_found_when_planted_and_not_when_turned_round():
+def test_one_in_segments_out_is_found_when_planted_not_when_reversed():
     """H_d grows by the newest event and now and then drops its three oldest at once."""
     masks, groups, offsets = [], [], []
     generator = np.random.default_rng(0)

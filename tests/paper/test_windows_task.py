@@ -107,7 +107,7 @@ def test_a_solver_that_reaches_nothing_counts_as_the_whole_history(by_hand, monk
     assert row["lmhs"] == 3.0 and row["reached"] == 0.0 and row["difference"] == 1.0
 
 
-def test_random_solvers_repeat_with_their_seed_and_rows_tell_their_options(events):
+def test_random_solvers_repeat_with_their_seed(events):
     mtpp = helpers.AdditiveMTPP([0.5] * 6, 0.1 * np.ones((6, 6)))
     distiller = FixedDistiller(mtpp, np.eye(6, 7) + np.eye(6, 7, 1) > 0, events.id2label, "survival")
     windows = make_windows(events, future=4, history=7).sample(40)

@@ -66,12 +66,12 @@ def cause_metrics(scores: np.ndarray, causes: np.ndarray) -> dict[str, np.ndarra
     order = np.argsort(-scores, axis=1, kind="stable")
     hits = np.take_along_axis(causes, order, axis=1)
     number = causes.sum(axis=1)
-    found = hits.cumsum(axis=1)
-    precision = found / np.arange(1, causes.shape[1] + 1)
+    hits_so_far = hits.cumsum(axis=1)
+    precision = hits_so_far / np.arange(1, causes.shape[1] + 1)
     return {
         "ap": (precision * hits).sum(axis=1) / number,
-        "r_precision": found[np.arange(len(found)), number - 1] / number,
-        "recall": found / number[:, None],
+        "r_precision": hits_so_far[np.arange(len(hits_so_far)), number - 1] / number,
+        "recall": hits_so_far / number[:, None],
     }
 
 

@@ -136,7 +136,7 @@ class PaperTasks:
         recent = self.solved("recency", self.as_much_as_own("ehed"), "recency")
         question = Question(epsilon=epsilon)
         enough = self.solved("recency", lambda objective, rows: rule_for(question, objective), "recency")
-        shared, some = (own.distill_mask & recent.distill_mask).sum(1), own.sizes > 0
+        shared, nonempty = (own.distill_mask & recent.distill_mask).sum(1), own.sizes > 0
         arrays = {
             "ds": own.ds,
             "size": own.sizes,
@@ -148,7 +148,7 @@ class PaperTasks:
         shares = {
             "constraint_met": own.dppl_left < np.log(epsilon),
             "is_last_k": (own.distill_mask == recent.distill_mask).all(1),
-            "last_k_share": shared[some] / own.sizes[some],  # undefined where nothing was distilled
+            "last_k_share": shared[nonempty] / own.sizes[nonempty],  # undefined where nothing was distilled
             "recency_reached": enough.reached,
         }
         row = {key: float(values.mean()) if len(values) else None for key, values in (arrays | shares).items()}

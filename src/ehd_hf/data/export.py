@@ -184,9 +184,8 @@ def _card(
     header["configs"][0]["default"] = True
     windows: dict[str, dict[str, int]] = {}
     for (pair, split), store in stores.items():
-        windows.setdefault(split, {})[pair] = len(store)
-        if split != "test_sampled":
-            windows[split][f"too short for {pair}"] = store.num_too_short
+        too_short = {} if split == "test_sampled" else {f"too short for {pair}": store.num_too_short}
+        windows.setdefault(split, {}).update({pair: len(store)} | too_short)
     labels = next(iter(splits.values())).id2label
     counts = {split: np.bincount(s.marks, minlength=s.num_marks).tolist() for split, s in splits.items()}
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)

@@ -75,11 +75,11 @@ class Spans(NamedTuple):
         before and behind."""
         num_history = self.lengths - self.num_future
         step = np.arange(num_history.max() + self.num_future.max()) - (num_history.max() - num_history)[:, None]
-        mask = (step >= 0) & (step < self.lengths[:, None])  # (B, L + K)
-        where = self.first[:, None] + step.clip(0, self.lengths[:, None] - 1)
+        inside = step.clip(0, self.lengths[:, None] - 1)
+        mask, where = step == inside, self.first[:, None] + inside  # (B, L + K)
         # In float64 up to here: float32 would lose small intervals far from zero.
         times = np.where(step < 0, 0.0, self.times[where] - self.origins[:, None])
-        marks = np.where(mask, self.marks[where], 0)
+        marks = self.marks[where] * mask
         padded = (torch.from_numpy(array).to(device) for array in (times, marks, mask))
         return (*padded, int(self.num_future.max()))  # type: ignore[return-value]
 
@@ -97,7 +97,8 @@ def ends(events: EventSequences, future: int | np.ndarray, history: int | None) 
 def slides(events: EventSequences, future: int, history: int) -> Spans:
     """Every window of `history` and `future` events; none where all sequences are shorter."""
     if len(events) and events.lengths.max() >= future + history:
-        return make_windows(events, future=future, history=history).spans()
+        spans = make_windows(events, future=future, history=history).spans()
+        return spans._replace(num_future=np.full(spans.num_windows, future))
     return Spans(events.times, events.marks, *(np.zeros(0, np.int64),) * 6)
 
 
@@ -109,52 +110,61 @@ def runs(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
 # --- stores
 
 
-class EventStore(Dataset[dict[str, torch.Tensor]]):
+Rows = Sequence[int] | np.ndarray | Tensor
+
+
+class EventStore(Dataset[dict[str, Tensor]]):
     """Windows by index; batches come from `__getitems__` whole.
 
-    Use it as `DataLoader(store, batch_size=256, shuffle=True, collate_fn=store.collate)`.
+    Use it as `DataLoader(store, batch_size=256, shuffle=True, collate_fn=store.collate)`. Keys: `times` (B, T) float32
+    counted from each window's origin, `marks` (B, T) int64, `mask` (B, T) bool, False on padding, which is behind.
 
     Args:
         sequences: where the events are; kept as they are.
         first: (W,) int64, position of each window's first event among all events of `sequences`.
+        count: (W,) int64, number of events of each window.
     """
 
-    _per_window: tuple[str, ...] = ("first", "origins")
-
-    def __init__(self, sequences: EventSequences, first: np.ndarray) -> None:
-        self.sequences = sequences
-        self.first = first
+    def __init__(self, sequences: EventSequences, first: np.ndarray, count: np.ndarray) -> None:
+        self.sequences, self.first, self.count = sequences, first, count
         self.origins = sequences.previous_times()[first]  # (W,) float64: the clock origin of each window
 
     def __len__(self) -> int:
         return len(self.first)
 
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
         return {key: batch[0] for key, batch in self.__getitems__([range(len(self))[index]]).items()}
 
-    def __getitems__(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> dict[str, torch.Tensor]:
-        raise NotImplementedError
+    def __getitems__(self, indices: Rows) -> dict[str, Tensor]:
+        times, marks, mask, _ = self.spans(np.asarray(indices)).tensors()
+        return {"times": times.float(), "marks": marks, "mask": mask}
 
     @staticmethod
-    def collate(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def collate(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """`__getitems__` has already made the batch."""
         return batch
 
     @property
     def sequence_index(self) -> np.ndarray:
         """(W,) which sequence each window belongs to."""
-        return np.searchsorted(self.sequences.offsets, self.first, side="right") - 1
+        return self.spans().sequence
 
     @property
     def window_offset(self) -> np.ndarray:
         """(W,) position of each window's first event in its own sequence."""
-        return self.first - self.sequences.offsets[self.sequence_index]
+        return self.spans().offset
+
+    def spans(self, index: Any = slice(None)) -> Spans:
+        """The windows at `index`; all of their events are the future, so that padding is behind."""
+        first, count = self.first[index], self.count[index]
+        sequence = np.searchsorted(self.sequences.offsets, first, side="right") - 1
+        where = (self.origins[index], sequence, first - self.sequences.offsets[sequence])
+        return Spans(self.sequences.times, self.sequences.marks, first, count, count, *where)
 
     def select(self, indices: Sequence[int] | np.ndarray) -> Self:
         """The windows at `indices`, in that order."""
         rows, chosen = np.asarray(indices, dtype=np.int64), copy.copy(self)
-        for name in self._per_window:
-            setattr(chosen, name, getattr(self, name)[rows])
+        chosen.first, chosen.count, chosen.origins = self.first[rows], self.count[rows], self.origins[rows]
         return chosen
 
     def sample(self, size: int = SAMPLED_WINDOWS, seed: int = SAMPLED_SEED) -> Self:
@@ -173,9 +183,7 @@ class EventStore(Dataset[dict[str, torch.Tensor]]):
 
 
 class WindowStore(EventStore):
-    """Windows of `history` + `future` events.
-
-    Keys: `times` (B, T) float32 counted from the window's origin, `marks` (B, T) int64, `mask` (B, T) bool, all True.
+    """Windows of `history` + `future` events; nothing is padded.
 
     Args:
         history: L, number of events of the history.
@@ -186,60 +194,26 @@ class WindowStore(EventStore):
     def __init__(
         self, sequences: EventSequences, first: np.ndarray, *, history: int, future: int, num_too_short: int = 0
     ) -> None:
-        super().__init__(sequences, first)
+        super().__init__(sequences, first, np.broadcast_to(history + future, len(first)))
         self.history, self.future, self.num_too_short = history, future, num_too_short
-        length = history + future
-        # Overlapping views: row p holds the T events from p on, and costs nothing.
-        self._times = torch.from_numpy(sequences.times).unfold(0, length, 1)  # (N - T + 1, T)
-        narrow = np.int16 if sequences.num_marks < 2**15 else np.int64  # fewer bytes to gather
-        self._marks = torch.from_numpy(sequences.marks.astype(narrow)).unfold(0, length, 1)
 
-    def gather(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def gather(self, indices: Rows) -> tuple[Tensor, Tensor]:
         """Times (B, T) float64 from each window's origin, and marks (B, T) int64."""
-        rows = np.asarray(indices)
-        first, origins = torch.from_numpy(self.first[rows]), torch.from_numpy(self.origins[rows])
-        # index_select, because plain indexing of such a view starts threads and takes several times as long.
-        times, marks = self._times.index_select(0, first), self._marks.index_select(0, first)
-        return times.sub_(origins[:, None]), marks.long()
-
-    def __getitems__(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> dict[str, torch.Tensor]:
-        times, marks = self.gather(indices)
-        return {"times": times.float(), "marks": marks, "mask": torch.ones(times.shape, dtype=torch.bool)}
-
-    def spans(self) -> Spans:
-        """The same windows as `Spans`."""
-        lengths, num_future = (np.full(len(self), size) for size in (self.history + self.future, self.future))
-        where = (self.sequence_index, self.window_offset)
-        flat = (self.sequences.times, self.sequences.marks)
-        return Spans(*flat, self.first, lengths, num_future, self.origins, *where)
+        return self.spans(np.asarray(indices)).tensors()[:2]
 
 
 class CropStore(EventStore):
-    """Windows of different lengths, right-padded; what a point process trains on.
+    """Windows of different lengths; what a point process trains on.
 
-    Keys as in `WindowStore`, with mask False on padding, and `loss_mask` (B, T) bool: False on padding and where the
-    interval is not data, that is on a sequence's first event if its start is unknown.
-
-    Args:
-        count: (W,) int64, number of events of each window.
+    One more key, `loss_mask` (B, T) bool: False on padding and where the interval is not data, that is on a sequence's
+    first event if its start is unknown.
     """
 
-    _per_window = ("first", "origins", "count", "no_interval")
-
-    def __init__(self, sequences: EventSequences, first: np.ndarray, count: np.ndarray) -> None:
-        super().__init__(sequences, first)
-        self.count = count
-        index = self.sequence_index
-        self.no_interval = (first == sequences.offsets[index]) & np.isnan(sequences.starts[index])  # (W,)
-
-    def __getitems__(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> dict[str, torch.Tensor]:
-        rows = np.asarray(indices)
-        first, count, origins = self.first[rows], self.count[rows], self.origins[rows]
-        # All events are the future, so that all padding is behind.
-        spans = Spans(self.sequences.times, self.sequences.marks, first, count, count, origins, rows, rows)
+    def __getitems__(self, indices: Rows) -> dict[str, Tensor]:
+        spans = self.spans(np.asarray(indices))
         times, marks, mask, _ = spans.tensors()
         loss_mask = mask.clone()
-        loss_mask[:, 0] = torch.from_numpy(~self.no_interval[rows])
+        loss_mask[:, 0] = torch.from_numpy((spans.offset > 0) | ~np.isnan(self.sequences.starts[spans.sequence]))
         return {"times": times.float(), "marks": marks, "mask": mask, "loss_mask": loss_mask}
 
 
@@ -262,10 +236,8 @@ def make_windows(sequences: EventSequences, *, future: int, history: int) -> Win
         _check_cut(sequences, name, size)
     window, lengths = future + history, sequences.lengths
     if lengths.max() < window:
-        raise ValueError(
-            f"a window of {history} + {future} events needs a sequence of at least {window}; the longest has "
-            f"{lengths.max()}. Choose a smaller history or future."
-        )
+        got = f"the longest has {lengths.max()}. Choose a smaller history or future."
+        raise ValueError(f"a window of {history} + {future} events needs a sequence of at least {window}; {got}")
     count = np.where(lengths == window, 1, np.maximum(lengths - window, 0))
     first = runs(sequences.offsets[:-1] + (lengths > window), count)
     return WindowStore(sequences, first, history=history, future=future, num_too_short=int((lengths < window).sum()))
