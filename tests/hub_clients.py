@@ -59,7 +59,8 @@ def train(folder: Path) -> None:
     from ehd_hf.data.windows import make_crops, make_windows
     from ehd_hf.evaluation.scores import checkpoint_stamp, evaluate_mtpp, trivial_baselines
     from ehd_hf.files import append_row
-    from tasks.windows import evaluate_windows
+    from tasks import Run
+    from tasks.windows import PaperTasks
 
     torch.manual_seed(0)
     splits = simulated_splits("incident", num_sequences={"train": 9, "validation": 3, "test": 3}, horizon=30.0, seed=0)
@@ -85,7 +86,8 @@ def train(folder: Path) -> None:
             append_row(folder / "rows.jsonl", row)
     stamp |= checkpoint_stamp(folder / "explainer") | {"model": "explainer"}
     few = windows["test"].sample(10)
-    for row in evaluate_windows(distiller, few, ["distiller", "ehed", "emhd"], ["greedy_search"], **stamp):
+    paper = PaperTasks(distiller, few, Run(conditioning="paper", stamp=stamp))
+    for row in paper.rows(["distiller", "ehed", "emhd"], ["greedy_search"]):
         append_row(folder / "rows.jsonl", row)
     export_windows(splits, folder / "windows", [(4, 7), (2, 9)], name="log", card=DATA)
     (folder / "data.yaml").write_text(json.dumps(DATA))
