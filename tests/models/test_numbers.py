@@ -201,7 +201,7 @@ NAMED = {"times": [[0.0, 1.0, 2.0, 3.0]] * 3, "marks": [[0, 1, 0, 1], [0, 2, 0, 
 
 def test_an_explanation_that_is_no_number_names_its_sequence(poisoned):
     explainer = EHDDistiller.from_mtpp(poisoned)
-    with pytest.raises(ValueError, match="gives none for sequence 'b'. Check its weights"):
+    with pytest.raises(ValueError, match="sequence 'b' has none. Check the model's weights"):
         explainer.explain(load_events(NAMED), future=1)
     with pytest.raises(ValueError, match="gives none for sequence 'b'"):
         explainer.attribute(load_events(NAMED), future=1)

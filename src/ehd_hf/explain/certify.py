@@ -46,7 +46,7 @@ class Answer(NamedTuple):
         bad = torch.stack([~value.isfinite().reshape(len(names), -1).all(1) for value in numbers]).any(0)
         if bad.any():
             name = names[int(bad.int().argmax())]
-            fix = "Check its weights for NaN, and its times for gaps far beyond those the model was trained on"
+            fix = "Check the model's weights for NaN, and the times for gaps far beyond those the model was trained on"
             raise ValueError(f"an explanation must be made of numbers; sequence {name!r} has none. {fix}.")
 
 
