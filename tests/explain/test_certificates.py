@@ -680,7 +680,7 @@ def test_another_target_than_the_trained_one_is_searched_for():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epsilon": 0.5, "share": 0.7}, "one of epsilon, share and size; got 0.5, 0.7 and None"),
+        ({"epsilon": 0.5, "share": 0.7}, "one of epsilon, share and size; got 0.5 and 0.7"),
         ({"refine": "swap"}, "refine must be one of none, prefix, prune; got 'swap'"),
         ({"size": 0}, "size must be a number of events of at least 1; got 0"),
         ({"share": 70}, r"in \(0, 1\]"),

@@ -58,8 +58,8 @@ def test_an_epsilon_is_strict_and_a_share_is_not():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "one of epsilon, share and size; got None, None and None"),
-        ({"epsilon": 0.5, "size": 2}, "one of epsilon, share and size; got 0.5, None and 2"),
+        ({}, "one of epsilon, share and size; got none"),
+        ({"epsilon": 0.5, "size": 2}, "one of epsilon, share and size; got 0.5 and 2"),
         ({"epsilon": 0.0}, r"epsilon must lie in \(0, 1\]; got 0.0"),
         ({"share": 1.5}, r"share must lie in \(0, 1\]; got 1.5"),
         ({"share": math.nan}, r"share must lie in \(0, 1\]; got nan"),

@@ -206,9 +206,7 @@ def compare(
     if not len(chosen):
         return
     groups = chosen.sequence_index
-    target = f"epsilon {question.epsilon}" if question.share is None else f"share {question.share}"
-    target += "" if question.delta is None else f", delta {question.delta}"
-    base: Row = {"task": "explain", "pair": f"{chosen.future}-{chosen.history}", **stamp, "target": target}
+    base: Row = {"task": "explain", "pair": f"{chosen.future}-{chosen.history}", **stamp, "target": question.label}
     base |= {name: getattr(question, name) for name in ("epsilon", "share", "delta")} | {"reference": reference}
     base |= {"conditioning": question.conditioning, "batch_size": batch_size}
     base |= {"num_windows": len(chosen), "num_sequences": len(np.unique(groups)), "generator_seed": generator_seed}

@@ -27,7 +27,7 @@ from ..hub.fetch import CACHE_OPTIONS, CHECKPOINTS, fetch_model, list_pretrained
 from ..models.distiller import DistillerModel
 from ..models.ehd import EHDDistillerModel
 from ..models.point_process import MTPPModel
-from ..models.question import Conditioning, Question, Refinement, is_count
+from ..models.question import TARGETS, Conditioning, Question, Refinement, is_count
 from ..models.window import Window
 from ..solvers.base import Solver, available_solvers, get_solver
 from .certify import Answer, Certifier
@@ -218,7 +218,7 @@ class EHDDistiller:
         if refine == "none" and not isinstance(self.model, DistillerModel):
             raise ValueError('refine="none" needs a distiller; an MTPP alone answers with "prefix" or "prune".')
         if target:
-            target = {"epsilon": None, "share": None} | target
+            target = dict.fromkeys(TARGETS) | target
         return replace(self._asked, **target, delta=delta, refine=refine or ("prune" if asks else self._own_refine))
 
     def window_size(self, future: Any, history: Any) -> tuple[int, int | None]:
@@ -384,8 +384,7 @@ class EHDDistiller:
                 future=tuple(events[split:]),
                 distill_mask=tuple(answer.distill_mask[row, history].tolist()),
                 **{name: values[row] for name, values in columns.items()},
-                **{name: getattr(question, name) for name in ("epsilon", "share", "delta", "conditioning")},
-                size=None if question.size is None else min(question.size, split),
+                **question.asked | {"size": None if question.size is None else min(question.size, split)},
                 curve=None if answer.curve is None else tuple(answer.curve[row, : split + 1].tolist()),
                 seq_id=name,
                 window=int(spans.offset[row]),

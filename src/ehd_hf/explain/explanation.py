@@ -13,7 +13,7 @@ import pandas as pd
 
 from ..data.sequences import EventSequences
 from ..data.windows import Spans, runs
-from ..models.question import MARGIN, Question
+from ..models.question import MARGIN, TARGETS, Question
 
 Status = Literal["explained", "explains_nothing", "infeasible"]
 
@@ -130,8 +130,7 @@ class Explanation:
     @property
     def question(self) -> Question:
         """What was asked."""
-        asked = {"epsilon": self.epsilon, "share": self.share, "size": self.size, "delta": self.delta}
-        return Question(**asked, conditioning=self.conditioning)  # type: ignore[arg-type]  # checked when asked
+        return Question(**{name: getattr(self, name) for name in (*TARGETS, "delta", "conditioning")})
 
     @property
     def limit(self) -> float | None:
@@ -201,13 +200,8 @@ class Explanation:
 
     def _asked(self) -> str:
         """ "asked: at most -0.512, 70 % of what the whole history explains, met"."""
-        if self.size is not None:
-            target = f"{self.size} event{'' if self.size == 1 else 's'}"
-        elif self.epsilon is not None:
-            target = f"below {math.log(self.epsilon):.3f}"
-        else:
-            limit = "" if not self._explains_something else f"at most {self.limit:.3f}, "
-            target = f"{limit}{self.share:.0%} of what the whole history explains"
+        limit = self.limit if self._explains_something or self.share is None else None
+        target = self.question.words(limit)
         delta = "" if self.delta is None else f", and dppl_distilled at least {-self.delta:.3f}"
         return f"asked: {target}{delta}, {'met' if self.constraint_met else 'not met'}"
 

@@ -11,6 +11,7 @@ from .window import Window
 
 Conditioning = Literal["paper", "survival"]
 Refinement = Literal["none", "prefix", "prune"]
+TARGETS = ("epsilon", "share", "size")  # one of them is asked
 # How clearly a target must be met to count as certified: more than rounding can undo.
 MARGIN = 1e-5
 
@@ -42,15 +43,13 @@ class Question:
     kind: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epsilon", "share", "delta"):
+        for name in {*TARGETS, "delta"} - {"size"}:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
                 raise ValueError(f"{name} must be a number; got {value!r}.")
-        asked = [value for value in (self.epsilon, self.share, self.size) if value is not None]
+        asked = [value for name in TARGETS if (value := getattr(self, name)) is not None]
         if len(asked) != 1:
-            raise ValueError(
-                f"Ask for one of epsilon, share and size; got {self.epsilon}, {self.share} and {self.size}."
-            )
+            raise ValueError(f"Ask for one of epsilon, share and size; got {' and '.join(map(str, asked)) or 'none'}.")
         if self.size is None and not 0 < asked[0] <= 1:
             raise ValueError(f"{'epsilon' if self.share is None else 'share'} must lie in (0, 1]; got {asked[0]}.")
         if self.size is not None and not is_count(self.size):
@@ -80,6 +79,38 @@ class Question:
         wanted = self.event if self.event >= 0 else future.sum(1, keepdim=True) + self.event
         return window._replace(scored=future & (place == wanted))
 
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The targets, delta and conditioning, by name."""
+        return {name: getattr(self, name) for name in (*TARGETS, "delta", "conditioning")}
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether dppl_left must stay below its limit, not just at it."""
+        return self.epsilon is not None
+
+    @property
+    def label(self) -> str:
+        """Such as "share 0.7, delta 0.1"."""
+        given = {name: getattr(self, name) for name in (*TARGETS, "delta")}
+        return ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+
+    def words(self, limit: float | None) -> str:
+        """What is asked of dppl_left, given its limit, if there is one."""
+        if self.size is not None:
+            return f"{self.size} event{'' if self.size == 1 else 's'}"
+        if self.epsilon is not None:
+            return f"below {limit:.3f}"
+        at_most = "" if limit is None else f"at most {limit:.3f}, "
+        return f"{at_most}{self.share:.0%} of what the whole history explains"
+
+    @property
+    def effect(self) -> str:
+        """What is asked, in the words of someone who does not know dppl."""
+        if self.epsilon is not None:
+            return f"without it, each future event is less than {self.epsilon:g} times as likely on average"
+        return self.words(None) if self.size is not None else f"without it, {self.words(None)} is lost"
+
     def limit(self, empty: Any) -> Any:
         """What dppl_left must not exceed, given dppl of the empty history: numbers, arrays or tensors."""
         if self.epsilon is not None:
@@ -89,7 +120,7 @@ class Question:
     def met(self, left: Any, distilled: Any, empty: Any, margin: float = 0.0) -> Any:
         """Whether these values of dppl meet the target by `margin`; the size of a set is not looked at."""
         limit = self.limit(empty) - margin
-        met = left < limit if self.epsilon is not None else left <= limit
+        met = left < limit if self.is_strict else left <= limit
         return met if self.delta is None else met & (distilled >= margin - self.delta)
 
 

@@ -274,12 +274,7 @@ def _places(windows: Windows, sequences: EventSequences, explanations: Sequence[
 
 
 def _asked(explanation: Explanation) -> str:
-    if explanation.size is not None:
-        target = _count(explanation.size, "event")
-    elif explanation.epsilon is not None:
-        target = f"without it, each future event is less than {explanation.epsilon:g} times as likely on average"
-    else:
-        target = f"without it, {explanation.share:.0%} of what the whole history explains is lost"
+    target = explanation.question.effect
     if explanation.delta is None:
         return target
     return f"{target}; alone, it predicts almost as well as the whole history (delta {explanation.delta:g})"

@@ -183,8 +183,8 @@ def rule_for(question: Question, objective: Objective, margin: float = 0.0) -> R
         limit = torch.where(empty < 0, limit - margin, limit)
         return Reaches(limit, distilled, _TOLERANCE if margin == 0 else 0.0).bind(objective)
     limit = question.limit(torch.zeros_like(objective.full)) - margin
-    # x < log(epsilon) is x <= the number before it
-    return Reaches(torch.nextafter(limit, limit - 1), distilled, tolerance=0.0).bind(objective)
+    limit = torch.nextafter(limit, limit - 1) if question.is_strict else limit  # x < l is x <= the number before it
+    return Reaches(limit, distilled, tolerance=0.0).bind(objective)
 
 
 # --- solvers
