@@ -5,14 +5,8 @@ import math
 import pytest
 import torch
 
-from ehd_hf.models.perplexity import (
-    dppl,
-    dppl_parts,
-    future_log_prob,
-    keep_gradient,
-    log_perplexity,
-    log_perplexity_of_masks,
-)
+from ehd_hf.models import perplexity
+from ehd_hf.models.perplexity import dppl, dppl_parts, keep_gradient, log_perplexity, log_perplexity_of_masks
 from ehd_hf.models.window import Window
 from helpers import AdditiveMTPP, PoissonMTPP, random_window, slow_log_prob, tiny_fullynn
 
@@ -29,6 +23,10 @@ def by_hand(times, marks, num_future):
 
 def mask_of(*values):
     return torch.tensor([values], dtype=torch.float64)
+
+
+def random_keep(*shape, seed=0):
+    return (torch.rand(*shape, L, generator=torch.Generator().manual_seed(seed)) < 0.5).double()
 
 
 @pytest.fixture(scope="module")
@@ -118,16 +116,6 @@ def test_compaction_shows_the_model_no_more_than_the_events_kept(additive, monke
     assert seen == [2 + K]
 
 
-def test_the_parts_of_the_future_likelihood_add_up():
-    model = AdditiveMTPP([0.5, 0.2], [[0.3, 0.1], [0.0, 0.6]])
-    events = by_hand([1.0, 3.0, 4.0, 6.0], [0, 1, 1, 0], 2)
-    output = future_log_prob(model, events, mask_of(1, 0))
-    assert output.log_prob.shape == (1, 2)
-    assert output.mark_log_prob[0].tolist() == pytest.approx([math.log(0.3 / 1.1), math.log(0.8 / 1.7)])
-    assert output.time_log_prob[0].tolist() == pytest.approx([math.log(1.1) - 3.3, math.log(1.7) - 3.4])
-    assert torch.allclose(output.log_prob, output.time_log_prob + output.mark_log_prob)
-
-
 # --- gate, selection and re-encoding are one
 
 
@@ -140,21 +128,13 @@ def test_gate_selection_and_re_encoding_agree(request, backbone, conditioning, p
     window = random_window(B, L, K, model.config.num_marks, generator)
     nonsense = 50 * torch.rand(window.times.shape, generator=generator, dtype=torch.float64)
     for row in range(B):
-        if padding == "front":
-            window.mask[row, :row] = False
-        elif padding == "middle":
-            window.mask[row, 2 : 2 + row] = False
-        elif padding == "future":
-            window.mask[row, L + K - row :] = False
+        first = {"none": L + K, "front": 0, "middle": 2, "future": L + K - row}[padding]
+        window.mask[row, first : first + row] = False
     window = window._replace(times=torch.where(window.mask, window.times, nonsense))
     keep = (torch.rand(S, B, L, generator=generator) < 0.5).double()
     keep[0], keep[1] = 1, 0
-    expected = torch.stack(
-        [
-            torch.stack([from_scratch(model, *row_of(window, i), kept[i], conditioning) for i in range(B)])
-            for kept in keep
-        ]
-    )
+    values = [[from_scratch(model, *row_of(window, i), kept[i], conditioning) for i in range(B)] for kept in keep]
+    expected = torch.tensor(values, dtype=torch.float64)
     for rebuilder in REBUILDERS:
         how = {"conditioning": conditioning, "rebuilder": rebuilder}
         got = log_perplexity(model, window, keep, **how)
@@ -163,60 +143,45 @@ def test_gate_selection_and_re_encoding_agree(request, backbone, conditioning, p
         torch.testing.assert_close(log_perplexity(model, window, keep[2], **how), got[2], atol=1e-9, rtol=0)
         drop = dppl(model, window, keep, **how)
         torch.testing.assert_close(drop, expected[0] - expected, atol=1e-9, rtol=0)
+        # Selection scores the history too: the same numbers, in matrices of another size.
+        whole = dppl(model, window, keep[0], **how)
+        assert whole.abs().max() <= (0 if rebuilder == "gate" else 1e-14)
         full = log_perplexity(model, window, conditioning=conditioning)
         assert torch.equal(drop, dppl(model, window, keep, full=full, **how))
 
 
 @pytest.mark.parametrize(("conditioning", "rebuilder"), BOTH_WAYS)
-def test_further_leading_axes_are_carried_through(fullynn, conditioning, rebuilder):
-    window = random_window(B, L, K, C, 6)
-    keep = (torch.rand(2, S, B, L, generator=torch.Generator().manual_seed(7)) < 0.5).double()
-    how = {"conditioning": conditioning, "rebuilder": rebuilder}
-    together = dppl(fullynn, window, keep, **how)
+def test_masks_of_any_shape_and_of_booleans_mean_the_same(fullynn, conditioning, rebuilder):
+    window, keep = random_window(B, L, K, C, 6, "front"), random_keep(2, S, B)
+    options = {"conditioning": conditioning, "rebuilder": rebuilder}
+    together = dppl(fullynn, window, keep, **options)
     assert together.shape == (2, S, B)
-    apart = torch.stack([torch.stack([dppl(fullynn, window, x, **how) for x in y]) for y in keep])
+    apart = torch.stack([torch.stack([dppl(fullynn, window, x, **options) for x in y]) for y in keep])
     torch.testing.assert_close(together, apart, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("rebuilder", REBUILDERS)
-def test_one_mask_for_all_windows_is_applied_to_each(additive, rebuilder):
-    window = random_window(B, L, K, 3, 8)
-    keep = torch.tensor([1, 0, 1, 1, 0, 0, 1], dtype=torch.float64)
-    got = dppl(additive, window, keep, rebuilder=rebuilder)
-    assert torch.equal(got, dppl(additive, window, keep.expand(B, L), rebuilder=rebuilder))
-
-
-@pytest.mark.parametrize("rebuilder", REBUILDERS)
-def test_a_boolean_mask_means_the_same_as_zeros_and_ones(fullynn, rebuilder):
-    window = random_window(B, L, K, C, 8)
-    keep_mask = torch.rand(S, B, L, generator=torch.Generator().manual_seed(9)) < 0.5
-    got = dppl(fullynn, window, keep_mask, rebuilder=rebuilder)
-    assert torch.equal(got, dppl(fullynn, window, keep_mask.double(), rebuilder=rebuilder))
+    assert torch.equal(together, dppl(fullynn, window, keep.bool(), **options))
+    one = keep[0, 0, 0]  # these events of every window
+    torch.testing.assert_close(
+        dppl(fullynn, window, one, **options), dppl(fullynn, window, one.expand(B, L), **options), atol=1e-12, rtol=0
+    )
+    for masks in (keep, keep[0, 0], one):
+        parts = dppl_parts(fullynn, window, masks, conditioning=conditioning).total
+        torch.testing.assert_close(parts, dppl(fullynn, window, masks, **options))
 
 
 # --- edges
 
 
 @pytest.mark.parametrize(("conditioning", "rebuilder"), BOTH_WAYS)
-def test_the_whole_history_drops_by_exactly_zero(fullynn, conditioning, rebuilder):
-    window = random_window(B, L, K, C, 10)
-    drop = dppl(fullynn, window, torch.ones(B, L).double(), conditioning=conditioning, rebuilder=rebuilder)
-    # Selection scores the history too: the same numbers, in matrices of another size.
-    assert drop.abs().max() <= (0 if rebuilder == "gate" else 1e-14)
-
-
-@pytest.mark.parametrize(("conditioning", "rebuilder"), BOTH_WAYS)
 def test_a_history_of_no_events_at_all_is_accepted(fullynn, conditioning, rebuilder):
-    window = random_window(B, 0, K, C, 11)
-    how = {"conditioning": conditioning, "rebuilder": rebuilder}
-    got = log_perplexity(fullynn, window, torch.ones(S, B, 0).double(), **how)
-    expected = torch.stack(
-        [-slow_log_prob(fullynn, t, m).mean() for t, m in zip(window.times, window.marks, strict=True)]
-    )
+    window, keep = random_window(B, 0, K, C, 11), torch.ones(S, B, 0).double()
+    options = {"conditioning": conditioning, "rebuilder": rebuilder}
+    events = zip(window.times, window.marks, strict=True)
+    expected = torch.stack([-slow_log_prob(fullynn, times, marks).mean() for times, marks in events])
+    got = log_perplexity(fullynn, window, keep, **options)
     torch.testing.assert_close(got, expected.expand(S, B), atol=1e-9, rtol=0)
     assert torch.equal(window.split_time, torch.zeros(B, dtype=torch.float64))
-    drop = dppl(fullynn, window, torch.ones(B, 0).double(), **how)
-    assert drop.abs().max() <= (0 if rebuilder == "gate" else 1e-14)
+    assert dppl(fullynn, window, keep[0], **options).abs().max() <= (0 if rebuilder == "gate" else 1e-14)
+    assert keep_gradient(fullynn, window, keep).shape == (S, B, 0)
 
 
 @pytest.mark.parametrize(("conditioning", "rebuilder"), BOTH_WAYS)
@@ -230,9 +195,7 @@ def test_one_event_of_history_and_one_of_future(additive, conditioning, rebuilde
 
 @pytest.mark.parametrize("rebuilder", REBUILDERS)
 def test_events_tied_with_the_split_are_conditioned_once(additive, rebuilder):
-    events = by_hand(
-        [1.0, 4.0, 4.0, 4.0, 4.0, 6.0], [0, 1, 2, 0, 1, 2], 3
-    )  # history ends with two at 4, future begins so
+    events = by_hand([1.0, 4.0, 4.0, 4.0, 4.0, 6.0], [0, 1, 2, 0, 1, 2], 3)  # two at 4 on each side of the split
     for keep in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0), (1, 1, 1)):
         got = log_perplexity(additive, events, mask_of(*keep), conditioning="survival", rebuilder=rebuilder)
         expected = from_scratch(additive, *row_of(events, 0), mask_of(*keep)[0], "survival")
@@ -249,29 +212,14 @@ def test_the_split_is_the_time_of_the_last_real_event_of_the_history():
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
-@pytest.mark.parametrize("backbone", ["fullynn", "additive"])
-def test_the_drop_is_differentiable_in_a_gate_between_zero_and_one(request, backbone, conditioning):
-    model = request.getfixturevalue(backbone)
-    generator = torch.Generator().manual_seed(13)
-    window = random_window(2, 5, 3, model.config.num_marks, generator)
-    window.mask[1, 1] = False
-    keep = (0.1 + 0.8 * torch.rand(2, 5, generator=generator, dtype=torch.float64)).requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda keep: dppl(model, window, keep, conditioning=conditioning, rebuilder="gate"), keep
-    )
-
-
-@pytest.mark.parametrize("conditioning", CONDITIONINGS)
 def test_removed_events_get_gradients_by_the_gate_and_none_by_selection(fullynn, conditioning):
-    generator = torch.Generator().manual_seed(14)
-    window = random_window(B, L, K, C, generator)
+    window, values = random_window(B, L, K, C, 14), random_keep(S, B)
     window.mask[0, 0] = False
-    values = (torch.rand(S, B, L, generator=generator) < 0.5).double()
     gradients = {}
     for rebuilder in ("gate", "select"):
         keep = values.clone().requires_grad_()
-        dppl(fullynn, window, keep, conditioning=conditioning, rebuilder=rebuilder).sum().backward()
-        gradients[rebuilder] = keep.grad
+        drop = dppl(fullynn, window, keep, conditioning=conditioning, rebuilder=rebuilder)
+        (gradients[rebuilder],) = torch.autograd.grad(drop.sum(), keep)
     real = window.mask[:, :L].expand(S, B, L)
     removed, kept = real & (values == 0), real & (values == 1)
     assert (gradients["select"][removed] == 0).all() and (gradients["select"][kept] != 0).any()
@@ -280,18 +228,13 @@ def test_removed_events_get_gradients_by_the_gate_and_none_by_selection(fullynn,
     assert all((gradient[~real] == 0).all() for gradient in gradients.values())
 
 
-# --- bad options
-
-
+@pytest.mark.parametrize("function", ["dppl", "log_perplexity", "future_log_prob"])
 @pytest.mark.parametrize(
-    ("option", "known"),
-    [({"conditioning": "papers"}, "paper, survival"), ({"rebuilder": "gates"}, "gate, select, compact")],
+    ("option", "valid"), [("conditioning", "paper, survival"), ("rebuilder", "gate, select, compact")]
 )
-def test_an_unknown_option_is_answered_with_the_known_ones(additive, option, known):
-    events = by_hand([1.0, 2.0], [0, 1], 1)
-    for question in (dppl, log_perplexity, future_log_prob):
-        with pytest.raises(ValueError, match=f"must be one of {known}; got '{next(iter(option.values()))}'"):
-            question(additive, events, mask_of(1), **option)
+def test_an_unknown_option_is_answered_with_the_known_ones(additive, function, option, valid):
+    with pytest.raises(ValueError, match=f"must be one of {valid}; got 'gates'"):
+        getattr(perplexity, function)(additive, by_hand([1.0, 2.0], [0, 1], 1), mask_of(1), **{option: "gates"})
 
 
 # --- the slope of the drop in every gate
@@ -317,42 +260,30 @@ def test_the_slope_in_a_gate_is_the_finite_difference_of_the_drop(request, backb
     keep = 0.05 + 0.9 * torch.rand(S, B, L, generator=generator, dtype=torch.float64)
     slopes = keep_gradient(model, window, keep, conditioning=conditioning)
     assert slopes.shape == (S, B, L) and not slopes.requires_grad and (slopes[:, 1, 2] == 0).all()
+    gates = keep.clone().requires_grad_()
+    dppl(model, window, gates, conditioning=conditioning).sum().backward()
+    torch.testing.assert_close(slopes, gates.grad)
     step = 1e-5 * torch.eye(L, dtype=torch.float64)[:, None, None]  # (L, 1, 1, L)
     up, down = (dppl(model, window, x, conditioning=conditioning) for x in (keep + step, keep - step))
     torch.testing.assert_close(slopes, ((up - down) / 2e-5).movedim(0, -1), atol=1e-7, rtol=1e-6)
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
-def test_slopes_need_no_gradient_mode_and_leave_the_model_none(conditioning):
-    model = AdditiveMTPP([0.5, 0.2, 0.1], [[0.3, 0.0, 0.7], [0.2, 0.4, 0.1], [0.0, 0.05, 0.9]])
-    window = random_window(B, L, K, 3, 16)
-    keep = torch.full((L,), 0.5, dtype=torch.float64, requires_grad=True)
+def test_slopes_of_any_masks_need_no_gradient_mode_and_leave_the_model_none(conditioning):
+    model, window = tiny_fullynn(C, scale=0.5), random_window(B, L, K, C, 16, "front")
+    options = {"conditioning": conditioning}
+    gates = torch.full((L,), 0.5, dtype=torch.float64, requires_grad=True)
     with torch.no_grad():
-        quiet = keep_gradient(model, window, keep, conditioning=conditioning)
+        quiet = keep_gradient(model, window, gates, **options)
         assert not torch.is_grad_enabled()
-    loud = keep_gradient(model, window, keep.expand(B, L), conditioning=conditioning)
+    loud = keep_gradient(model, window, gates.expand(B, L), **options)
     assert quiet.shape == (B, L) and torch.equal(quiet, loud)  # (L,) means these gates in every window
-    assert keep.grad is None and all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_slopes_of_many_masks_are_those_of_each(fullynn):
-    window = random_window(B, L, K, C, 0, "front")
-    keep = torch.rand(2, S, B, L, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    slopes = keep_gradient(fullynn, window, keep)
-    assert slopes.shape == keep.shape
-    for row in range(2):
-        for sample in range(S):
-            alone = keep_gradient(fullynn, window, keep[row, sample])
-            torch.testing.assert_close(slopes[row, sample], alone)
-
-
-def test_slopes_of_boolean_gates_and_of_no_events(fullynn):
-    window = random_window(B, L, K, C, 17)
-    keep_mask = torch.rand(S, B, L, generator=torch.Generator().manual_seed(18)) < 0.5
-    got = keep_gradient(fullynn, window, keep_mask)
-    assert torch.equal(got, keep_gradient(fullynn, window, keep_mask.double()))
-    alone = Window(*(x[:, L:] for x in window[:3]), K)
-    assert keep_gradient(fullynn, alone, torch.ones(S, B, 0)).shape == (S, B, 0)
+    keep = random_keep(2, S, B)
+    slopes = keep_gradient(model, window, keep, **options)
+    apart = torch.stack([torch.stack([keep_gradient(model, window, x, **options) for x in y]) for y in keep])
+    torch.testing.assert_close(slopes, apart)
+    assert torch.equal(slopes, keep_gradient(model, window, keep.bool(), **options))
+    assert gates.grad is None and all(parameter.grad is None for parameter in model.parameters())
 
 
 # --- times and marks apart
@@ -399,16 +330,14 @@ def test_what_times_and_marks_lose_adds_up_and_agrees_with_re_encoding(request, 
             assert parts.mark[sample, row].item() == pytest.approx(kept[1] - full[1], abs=1e-9)
 
 
-def test_the_parts_take_the_masks_that_the_drop_takes(additive):
-    window = random_window(B, L, K, 3, 0, "front")
-    drawn = torch.rand(2, S, B, L, generator=torch.Generator().manual_seed(1))
-    for keep in ((drawn < 0.5).double(), (drawn[0, 0] < 0.5).double(), (drawn[0, 0, 0] < 0.5).double()):
-        torch.testing.assert_close(dppl_parts(additive, window, keep).total, dppl(additive, window, keep))
-
-
 def test_times_and_marks_apart_by_hand():
     model = AdditiveMTPP([0.5, 0.2], [[0.3, 0.1], [0.0, 0.6]])
     events = by_hand([1.0, 3.0, 4.0, 6.0], [0, 1, 1, 0], 2)  # history 0 at 1, 1 at 3; future 1 at 4, 0 at 6
+    output = perplexity.future_log_prob(model, events, mask_of(1, 0))
+    assert output.mark_log_prob[0].tolist() == pytest.approx([math.log(0.3 / 1.1), math.log(0.8 / 1.7)])
+    assert output.time_log_prob[0].tolist() == pytest.approx([math.log(1.1) - 3.3, math.log(1.7) - 3.4])
+    assert output.log_prob.shape == (1, 2)
+    torch.testing.assert_close(output.log_prob, output.time_log_prob + output.mark_log_prob)
     parts = dppl_parts(model, events, mask_of(1, 0))
     mark = (math.log(0.3 / 1.1) + math.log(0.8 / 1.7)) - (math.log(0.9 / 1.7) + math.log(0.8 / 2.3))
     time = (math.log(1.1) - 3.3 + math.log(1.7) - 3.4) - (math.log(1.7) - 1.7 + math.log(2.3) - 4.6)

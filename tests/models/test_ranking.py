@@ -18,6 +18,7 @@ from ehd_hf.training.trainer import Trainer, TrainingArguments
 from helpers import TINY, AdditiveMTPP, random_window, tiny_fullynn
 
 L, K, C = 5, 3, 6
+QUIET = {"num_threads": 1, "progress": False}
 
 
 def seeded(seed=0):
@@ -32,8 +33,7 @@ def tiny_ranking(seed=0, **config):
 
 
 def additive_ranking(influences, seed=0, **config):
-    """A ranking distiller of an additive process in which an event of mark m multiplies what is to come by its
-    influence."""
+    """A ranking distiller of an additive process: an event of mark m adds its influence times the base rates."""
     base = torch.full((len(influences),), 0.25)
     mtpp = AdditiveMTPP(base.tolist(), torch.tensor(influences)[:, None] * base)
     torch.manual_seed(seed)
@@ -248,26 +248,19 @@ def test_short_histories_draw_sizes_from_one_on(monkeypatch, length, largest):
 
 def test_scores_have_mean_zero_and_the_spread_of_the_config():
     model = tiny_ranking(score_spread=2.5)
-    history = torch.ones(4, 6, dtype=torch.bool)
+    history = torch.ones(5, 6, dtype=torch.bool)
     history[1, [0, 3]], history[2, 1:], history[3] = False, False, False
-    scores = torch.randn(4, 6, generator=seeded(8), dtype=torch.float64)
-    scores = torch.where(history, scores, torch.nan)  # padding may hold anything
+    scores = torch.randn(5, 6, generator=seeded(8), dtype=torch.float64)
+    scores[4] = 7.0  # all equal
+    scores = torch.where(history, scores, torch.nan).requires_grad_()  # padding may hold anything
     spread = model._spread(scores, history)
     for row, number in ((0, 6), (1, 4)):
         real = spread[row, history[row]]
         assert len(real) == number and real.mean().item() == pytest.approx(0, abs=1e-12)
         assert real.std(correction=0).item() == pytest.approx(2.5, abs=1e-4)
     assert (spread[~history] == 0).all() and (spread[2:] == 0).all()
-
-
-@pytest.mark.parametrize("number", [1, 4])
-def test_scores_that_are_all_equal_stay_so_and_have_a_finite_gradient(number):
-    model = tiny_ranking()
-    scores = torch.full((2, 4), 7.0, dtype=torch.float64, requires_grad=True)
-    history = torch.arange(4).expand(2, 4) < number
-    spread = model._spread(scores, history)
-    (gradient,) = torch.autograd.grad((spread * torch.arange(4)).sum(), scores)
-    assert (spread == 0).all() and gradient.isfinite().all()
+    (gradient,) = torch.autograd.grad((spread * torch.arange(6)).sum(), scores)
+    assert gradient.isfinite().all()
 
 
 def test_a_history_without_influence_gives_finite_scores():
@@ -275,11 +268,9 @@ def test_a_history_without_influence_gives_finite_scores():
     window = random_window(3, L, K, 2, 9, dtype=torch.float32)
     slopes = model._slopes(window, torch.full((2, 3, L), 0.5))
     assert slopes.shape == (3, L, 4) and slopes.abs().max() < 1  # rounding, not its inflation
-    output = model(*window[:4])
-    output.loss.backward()
+    model(*window[:4]).loss.backward()
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
-    metrics = model.eval()(*window[:4]).metrics
-    assert all(value.isfinite() for value in metrics.values())
+    assert all(value.isfinite() for value in model.eval()(*window[:4]).metrics.values())
 
 
 def test_slopes_are_relative_to_their_mean_size_in_the_window():
@@ -324,8 +315,7 @@ def test_the_second_pass_does_not_move_the_scores_of_the_first():
 
 
 class FastFutures(torch.utils.data.Dataset):
-    """Windows whose future comes at once, so that what raised the rates most is to blame: events of the marks with
-    the largest influence."""
+    """Windows whose future comes at once: to blame are the events of the marks with the largest influence."""
 
     def __init__(self, size, num_history, num_marks, seed=0):
         times = torch.rand(size, num_history, generator=seeded(seed)).cumsum(1)
@@ -335,9 +325,8 @@ class FastFutures(torch.utils.data.Dataset):
     def __len__(self):
         return len(self.times)
 
-    def __getitems__(self, indices):
-        rows = torch.as_tensor(indices)
-        times, marks = self.times[rows], self.marks[rows]
+    def __getitems__(self, rows):
+        times, marks = self.times[list(rows)], self.marks[list(rows)]
         return {"times": times, "marks": marks, "mask": torch.ones_like(marks, dtype=torch.bool)}
 
     @staticmethod
@@ -348,9 +337,8 @@ class FastFutures(torch.utils.data.Dataset):
 @pytest.mark.parametrize("prefix_shares", [[], [0.5]])
 def test_a_few_dozen_steps_put_the_truly_influential_events_first(tmp_path, prefix_shares):
     influences = [0.0, 2.0, 0.3, 1.0]
-    model = additive_ranking(
-        influences, seed=5, history=8, future=2, gate_levels=[0.5], prefix_shares=prefix_shares, hidden_size=8
-    )
+    config = {"history": 8, "future": 2, "gate_levels": [0.5], "prefix_shares": prefix_shares, "hidden_size": 8}
+    model = additive_ranking(influences, seed=5, **config)
     validation = FastFutures(100, 8, 4, seed=50)
     truth = torch.tensor(influences)[validation.marks[:, :8]]
     best = truth.sort(dim=1, descending=True).values.cumsum(1)
@@ -363,18 +351,8 @@ def test_a_few_dozen_steps_put_the_truly_influential_events_first(tmp_path, pref
         return (found / best.clamp(min=0.1))[:, :6].mean().item()
 
     before = share_of_the_best()
-    arguments = TrainingArguments(
-        out=str(tmp_path / "run"),
-        steps=40,
-        warmup_steps=5,
-        batch_size=32,
-        learning_rate=0.02,
-        eval_every=10_000,
-        save_every=10_000,
-        num_threads=1,
-        progress=False,
-    )
-    Trainer(model, arguments, FastFutures(400, 8, 4), validation).train()
+    options = {"steps": 40, "warmup_steps": 5, "batch_size": 32, "learning_rate": 0.02, "eval_every": 10_000, **QUIET}
+    Trainer(model, TrainingArguments(out=str(tmp_path), **options), FastFutures(400, 8, 4), validation).train()
     assert before < 0.8 and share_of_the_best() > 0.98
 
 
@@ -449,43 +427,19 @@ def test_means_over_batches_are_means_over_windows(tmp_path):
 
     whole = model.eval()(times, marks, mask)
     assert 1 < whole.num_items < 9  # some histories explain nothing
-    arguments = {"steps": 1, "warmup_steps": 0, "num_threads": 1, "progress": False, "eval_batch_size": 2}
-    trainer = Trainer(model, TrainingArguments(out=str(tmp_path / "run"), **arguments), Windows(), Windows())
-    assert trainer.evaluate() == pytest.approx(
-        {"loss": whole.loss.item(), **{name: value.item() for name, value in whole.metrics.items()}}, abs=1e-5
-    )
+    arguments = TrainingArguments(out=str(tmp_path), steps=1, warmup_steps=0, eval_batch_size=2, **QUIET)
+    trainer = Trainer(model, arguments, Windows(), Windows())
+    expected = {"loss": whole.loss.item(), **{name: value.item() for name, value in whole.metrics.items()}}
+    assert trainer.evaluate() == pytest.approx(expected, abs=1e-5)
     alone = [model.eval()(times[i : i + 1], marks[i : i + 1], mask[i : i + 1]).num_items.item() for i in range(9)]
     trainer.eval_dataset = Windows([row for row in range(9) if not alone[row]])
     assert all(value == 0 for value in trainer.evaluate().values())
 
 
-# --- configs
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"share": 0.0}, r"share must lie in \(0, 1\]; got 0.0. 0.7 is a good start"),
-        ({"share": 1.5}, r"share must lie in \(0, 1\]; got 1.5"),
-        ({"share": float("nan")}, r"share must lie in \(0, 1\]; got nan"),
-        ({"epsilon": 0.5}, "one target, epsilon or share; got 0.5 and 0.7."),
-        ({"gate_levels": []}, r"gate_levels must name one value at least; got none. \[0.5\] is the cheapest"),
-        ({"gate_levels": [0.5, 1.0]}, r"gate_levels must lie between 0 and 1, .*; got \[0.5, 1.0\]"),
-        ({"prefix_shares": [0.0]}, r"prefix_shares must lie between 0 and 1, .*; got \[0.0\]"),
-        ({"score_spread": 0}, "score_spread must be above 0.*got 0 and 0.75"),
-        ({"score_spread": float("nan")}, "score_spread must be above 0.*got nan"),
-        ({"largest_share": 1.1}, r"largest_share in \(0, 1\].*got 3.0 and 1.1"),
-    ],
-)
-def test_a_bad_setting_is_refused_with_its_name(config, message):
-    with pytest.raises(ValueError, match=message):
-        RankingDistillerConfig(**config)
-
-
 def test_the_defaults_ask_for_a_share_under_survival_conditioning():
     config = RankingDistillerConfig()
     assert (config.epsilon, config.share, config.conditioning) == (None, 0.7, "survival")
-    assert list(config.gate_levels) == [0.9, 0.5, 0.1] and list(config.prefix_shares) == [0.25, 0.5, 0.75]
+    assert (list(config.gate_levels), list(config.prefix_shares)) == ([0.9, 0.5, 0.1], [0.25, 0.5, 0.75])
 
 
 def test_the_names_of_the_weights_are_those_of_the_checkpoints():

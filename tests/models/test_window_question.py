@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from ehd_hf.models.perplexity import dppl, dppl_parts, log_perplexity, log_perplexity_of_masks
 from ehd_hf.models.question import Question
 from ehd_hf.models.window import Window, most_recent, places_of
-from helpers import AdditiveMTPP, random_window, slow_log_prob, tiny_fullynn
+from helpers import random_window, slow_log_prob, tiny_fullynn
 
 DROPS = st.floats(-5, 5)
+TARGETS = {"epsilon": st.floats(0.01, 1.0), "share": st.floats(0.01, 1.0), "size": st.integers(1, 5)}
 QUESTIONS = st.one_of(
-    st.builds(Question, epsilon=st.floats(0.01, 1.0), delta=st.none() | st.floats(0, 3)),
-    st.builds(Question, share=st.floats(0.01, 1.0), delta=st.none() | st.floats(0, 3)),
-    st.builds(Question, size=st.integers(1, 5), delta=st.none() | st.floats(0, 3)),
+    st.builds(Question, **{name: values}, delta=st.none() | st.floats(0, 3)) for name, values in TARGETS.items()
 )
 
 
@@ -45,13 +44,11 @@ def test_a_question_is_met_as_its_definition_says(question, left, distilled, emp
     assert question.met(left, distilled, empty, margin) == expected
 
 
-def test_an_epsilon_is_strict_and_a_share_is_not():
-    half = Question(epsilon=0.5)
+def test_an_epsilon_is_strict_and_a_share_and_a_delta_are_not():
+    half, share, enough = Question(epsilon=0.5), Question(share=0.5), Question(share=0.5, delta=0.25)
     assert not half.met(math.log(0.5), 0.0, -1.0) and half.met(math.nextafter(math.log(0.5), -1), 0.0, -1.0)
-    share = Question(share=0.5)
     assert share.met(-0.5, 0.0, -1.0) and not share.met(math.nextafter(-0.5, 0), 0.0, -1.0)
     assert not share.met(-0.5, 0.0, -1.0, margin=1e-5) and share.met(-0.5 - 1e-5, 0.0, -1.0, margin=1e-5)
-    enough = Question(share=0.5, delta=0.25)
     assert enough.met(-0.5, -0.25, -1.0) and not enough.met(-0.5, math.nextafter(-0.25, -1), -1.0)
 
 
@@ -105,17 +102,13 @@ def test_a_part_of_the_future_is_scored_as_a_loop_over_its_events(question, rebu
     asked = Question(share=0.5, **question).about(window)
     keep = torch.rand(2, 3, 5, generator=torch.Generator().manual_seed(0)) < 0.5
     drops = dppl(model, asked, keep.double(), rebuilder=rebuilder)
-    parts = dppl_parts(model, asked, keep.double())
-    torch.testing.assert_close(parts.total, drops)
-    rows = torch.arange(3).repeat(2)
-    many = log_perplexity_of_masks(model, asked, keep.flatten(0, 1), rows).view(2, 3)
+    torch.testing.assert_close(dppl_parts(model, asked, keep.double()).total, drops)
+    many = log_perplexity_of_masks(model, asked, keep.flatten(0, 1), torch.arange(3).repeat(2)).view(2, 3)
     torch.testing.assert_close(log_perplexity(model, asked) - many, drops)
     for row in range(3):
         future = [i for i in range(4) if window.mask[row, 5 + i]]
-        if "kind" in question:
-            chosen = [place for place, i in enumerate(future) if window.marks[row, 5 + i] == 1]
-        else:
-            chosen = [range(len(future))[question["event"]]]
+        of_kind = [place for place, i in enumerate(future) if window.marks[row, 5 + i] == 1]
+        chosen = of_kind if "kind" in question else [range(len(future))[question["event"]]]
         assert asked.num_scored[row] == len(chosen)
         full = slow_log_ppl(model, window, row, [True] * 5, chosen)
         for sample in range(2):
@@ -124,9 +117,8 @@ def test_a_part_of_the_future_is_scored_as_a_loop_over_its_events(question, rebu
 
 
 def test_all_of_the_future_is_asked_about_by_default():
-    window = padded_window()
+    model, window = tiny_fullynn(3, scale=0.5), padded_window()
     assert Question(share=0.5).about(window) is window
-    model = AdditiveMTPP([0.5, 0.2, 0.1], [[0.3, 0.0, 0.7], [0.2, 0.4, 0.1], [0.0, 0.05, 0.9]])
     every = window._replace(scored=torch.ones(3, 4, dtype=torch.bool))
     assert torch.equal(log_perplexity(model, every), log_perplexity(model, window))
     assert every.num_scored.tolist() == window.num_scored.tolist() == [4, 4, 2]
