@@ -52,13 +52,6 @@ def test_curves_are_the_intensities_given_all_events_and_given_those_kept():
     np.testing.assert_allclose(curves.left_by_mark[1][-1], rates(7.5, TIMES, MARKS, keep)[1])
 
 
-def test_removing_changes_nothing_before_the_first_removed_event():
-    (curves,) = curves_of(AdditiveMTPP(BASE, WEIGHT), window())
-    before = curves.times < 4.0
-    np.testing.assert_array_equal(curves.whole[before], curves.left[before])
-    assert (curves.whole[curves.times > 4.0] > curves.left[curves.times > 4.0]).all()
-
-
 def test_windows_of_any_length_get_the_same_curves_together_and_alone(monkeypatch):
     generator = np.random.default_rng(0)
     windows = []
@@ -123,25 +116,15 @@ def test_only_a_few_marks_of_the_future_get_curves_of_their_own():
 # --- through the pipeline
 
 
-@pytest.fixture(scope="module")
-def explainer():
-    return EHDDistiller(AdditiveMTPP(BASE, WEIGHT), future=2, share=0.5)
-
-
-def test_an_explanation_has_intensities_only_if_they_were_asked_for(explainer):
-    events = list(zip(TIMES.tolist(), MARKS.tolist(), strict=True))
-    plain, drawn = explainer.explain(events), explainer.explain(events, intensities=True)
+def test_an_explanation_has_intensities_only_if_they_were_asked_for():
+    explainer = EHDDistiller(AdditiveMTPP(BASE, WEIGHT), future=2, share=0.5)
+    several = [list(zip((TIMES + shift).tolist(), MARKS.tolist(), strict=True)) for shift in (0, 50)]
+    plain, drawn = explainer.explain(several[0]), explainer.explain(several[0], intensities=True)
     assert plain.intensity is None and drawn.intensity is not None
     assert plain == drawn and plain.to_dict() == drawn.to_dict() and "intensity" not in repr(drawn)
     keep = [*(not chosen for chosen in drawn.distill_mask), True, True]
     np.testing.assert_allclose(drawn.intensity.left[-1], rates(7.5, TIMES, MARKS, keep).sum())
     np.testing.assert_allclose(drawn.intensity.whole[-1], rates(7.5, TIMES, MARKS, [True] * 5).sum())
-
-
-def test_several_sequences_each_get_their_own_curves(explainer):
-    several = [
-        [(float(time) + shift, int(mark)) for time, mark in zip(TIMES, MARKS, strict=True)] for shift in (0, 50)
-    ]
     first, second = explainer.explain(several, intensities=True)
     np.testing.assert_allclose(first.intensity.times + 50, second.intensity.times)
     np.testing.assert_allclose(first.intensity.whole, second.intensity.whole)

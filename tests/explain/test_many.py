@@ -84,38 +84,24 @@ def check(rows, answers):
 # --- the same answers as `explain`
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        {},
-        {"history": 6, "refine": "prefix"},
-        {"epsilon": 0.9, "future": 2},
-        {"size": 9, "history": 10},
-        {"share": 0.5, "delta": 0.05},
-        {"epsilon": 0.01, "refine": "prefix"},
-    ],
-)
-@pytest.mark.parametrize("name", ["answers", "answers.parquet"])
-def test_the_rows_say_what_explanations_say(explainer, sequences, source, tmp_path, question, name):
-    done = explain_many(explainer, source, tmp_path / name, **question, scores=True)
+QUESTIONS = [{}, {"history": 6, "refine": "prefix"}, {"epsilon": 0.9, "future": 2}, {"size": 9, "history": 10}]
+QUESTIONS += [{"share": 0.5, "delta": 0.05}, {"epsilon": 0.01, "refine": "prefix"}, {"refine": "none"}]
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=str)
+def test_the_rows_say_what_explanations_say(explainer, sequences, source, tmp_path, question):
     answers = ends_of(explainer, sequences, **question)
-    check(tmp_path / name, answers)
-    assert done.finished and done.windows == len(answers) and done.too_short == len(LENGTHS) - len(answers)
     statuses = [answer.status for answer in answers]
-    for status in ("explained", "explains_nothing", "infeasible"):
-        assert getattr(done, status) == statuses.count(status)
-
-
-def test_the_papers_own_answer_is_written_too(sequences, source, tmp_path):
-    own = EHDDistiller(small_distiller())
-    explain_many(own, source, tmp_path / "out", refine="none")
-    check(tmp_path / "out", ends_of(own, sequences, refine="none"))
+    for name in ("answers", "answers.parquet"):
+        done = explain_many(explainer, source, tmp_path / name, **question, scores=True)
+        check(tmp_path / name, answers)
+        assert done.finished and done.windows == len(answers) and done.too_short == len(LENGTHS) - len(answers)
+        for status in ("explained", "explains_nothing", "infeasible"):
+            assert getattr(done, status) == statuses.count(status)
 
 
 @pytest.mark.parametrize(("rows", "events", "at_once"), [(1, 2e6, 1), (3, 2e6, 50), (5, 30, 1), (100, 1, 9)])
-def test_where_files_and_tables_end_changes_no_answer(
-    explainer, sequences, source, tmp_path, monkeypatch, rows, events, at_once
-):
+def test_where_files_end_changes_no_answer(explainer, sequences, source, tmp_path, monkeypatch, rows, events, at_once):
     monkeypatch.setattr(many, "_EVENTS_PER_FILE", events)
     monkeypatch.setattr(tables, "_EVENTS_AT_ONCE", at_once)
     expected = ends_of(explainer, sequences)
@@ -147,41 +133,34 @@ def test_every_window_is_explained_and_says_where_it_begins(explainer, sequences
 # --- every form of input
 
 
-@pytest.mark.parametrize(
-    ("name", "at_once"),
-    [
-        *(("rows.parquet", size) for size in (1, 16, 64, 10**6)),
-        *(("categories.parquet", size) for size in (16, 64)),
-        *((f"rows.{kind}", size) for kind in ("csv", "tsv", "jsonl") for size in (80, 500)),
-    ],
-)
-def test_one_row_per_event_is_read_sequence_by_sequence(explainer, sequences, tmp_path, monkeypatch, name, at_once):
-    monkeypatch.setattr(tables, "_EVENTS_AT_ONCE", at_once)
-    monkeypatch.setattr(tables, "_BYTES_AT_ONCE", at_once)
-    path, rows = tmp_path / name, event_rows(sequences)
-    if path.stem == "categories":
-        rows = rows.astype({"seq_id": "category", "mark": "category"})
-    if path.suffix == ".parquet":
-        rows.to_parquet(path, row_group_size=70)
-    elif path.suffix == ".jsonl":
-        rows.to_json(path, orient="records", lines=True)
-    else:
-        rows.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
-    explain_many(explainer, path, tmp_path / "out")
-    check(tmp_path / "out", ends_of(explainer, sequences))
+WRITERS = {
+    "rows.parquet": lambda rows, path: rows.to_parquet(path, row_group_size=70),
+    "categories.parquet": lambda rows, path: rows.astype({"seq_id": "category", "mark": "category"}).to_parquet(path),
+    "rows.csv": lambda rows, path: rows.to_csv(path, index=False),
+    "rows.tsv": lambda rows, path: rows.to_csv(path, index=False, sep="\t"),
+    "rows.jsonl": lambda rows, path: rows.to_json(path, orient="records", lines=True),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_one_row_per_event_is_read_sequence_by_sequence(explainer, sequences, tmp_path, monkeypatch, name):
+    WRITERS[name](event_rows(sequences), tmp_path / name)
+    for at_once in (16, 64, 10**6) if name.endswith(".parquet") else (80, 500):
+        monkeypatch.setattr(tables, "_EVENTS_AT_ONCE", at_once)
+        monkeypatch.setattr(tables, "_BYTES_AT_ONCE", at_once)
+        explain_many(explainer, tmp_path / name, tmp_path / f"out {at_once}")
+        check(tmp_path / f"out {at_once}", ends_of(explainer, sequences))
 
 
 def test_lines_of_sequences_and_folders_of_files_are_read_in_order(explainer, sequences, tmp_path):
-    folder = tmp_path / "events"
-    folder.mkdir()
-    for number, part in enumerate(([0, 1, 2, 3], [4, 5, 6, 7, 8, 9])):
-        rows = [
-            {"seq_id": sequences.seq_ids[index], "times": times.tolist(), "marks": [LABELS[mark] for mark in marks]}
-            for index, (times, marks) in zip(part, sequences.select(part), strict=True)
-        ]
-        (folder / f"{number}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    (folder / "notes.txt").write_text("other files are passed over")
-    explain_many(explainer, folder, tmp_path / "out")
+    (tmp_path / "events").mkdir()
+    lists = [(times.tolist(), [LABELS[mark] for mark in marks]) for times, marks in sequences]
+    for number, part in enumerate((slice(4), slice(4, None))):
+        rows = zip(sequences.seq_ids[part], *zip(*lists[part], strict=True), strict=True)
+        lines = [json.dumps(dict(zip(("seq_id", "times", "marks"), row, strict=True))) for row in rows]
+        (tmp_path / "events" / f"{number}.jsonl").write_text("\n".join(lines))
+    (tmp_path / "events" / "notes.txt").write_text("other files are passed over")
+    explain_many(explainer, tmp_path / "events", tmp_path / "out")
     check(tmp_path / "out", ends_of(explainer, sequences))
 
 
@@ -301,19 +280,20 @@ def test_only_missing_and_damaged_files_are_computed_again(explainer, source, tm
         ({"future": 3}, "expected future 4, got 3"),
         ({"scores": True}, "expected scores False, got True"),
         ({"work": Work(4)}, "expected rows_per_file 10000, got 4"),
-        ({"model": 1}, "expected model '.*', got '.*'. Choose another folder, or remove it"),
-        ({"source": True}, "expected source .*events.parquet.* got .*other.parquet"),
+        ({"explainer": 1}, "expected model '.*', got '.*'. Choose another folder, or remove it"),
+        ({"source": [0, 3]}, "expected source .*events.parquet.* got .*other.parquet"),
     ],
 )
 def test_a_folder_of_another_request_is_refused(explainer, sequences, source, tmp_path, changed, message):
-    explain_many(explainer, source, tmp_path / "out")
-    changed = dict(changed)
-    if changed.pop("source", False):
-        source = write_lists(sequences.select([0, 3]), tmp_path / "other.parquet")
-    if changed.pop("model", False):
-        explainer = EHDDistiller(small_distiller(seed=1), share=0.7)
+    given = {"explainer": explainer, "source": source, "out": tmp_path / "out"}
+    explain_many(**given)
+    given |= changed
+    if "source" in changed:
+        given["source"] = write_lists(sequences.select(changed["source"]), tmp_path / "other.parquet")
+    if "explainer" in changed:
+        given["explainer"] = EHDDistiller(small_distiller(seed=changed["explainer"]), share=0.7)
     with pytest.raises(ValueError, match=message):
-        explain_many(explainer, source, tmp_path / "out", **changed)
+        explain_many(**given)
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(explainer, source, tmp_path):
@@ -328,22 +308,17 @@ def test_a_folder_that_holds_something_else_is_left_alone(explainer, source, tmp
 # --- bad input
 
 
-def test_bad_rows_are_named_before_anything_is_explained(explainer, sequences, tmp_path, monkeypatch):
+def test_bad_rows_are_named_before_anything_is_explained_or_left_out(explainer, sequences, tmp_path, monkeypatch):
+    bad, source, out = event_rows(sequences), tmp_path / "events.parquet", tmp_path / "out"
+    bad.loc[3, "time"] = np.nan
+    bad.to_parquet(source)
+    assert "1 of 120 rows lack a time: left out." in explain_many(explainer, source, tmp_path / "noted").notes
     monkeypatch.setattr(tables, "_EVENTS_AT_ONCE", 40)
-    bad = event_rows(sequences)
     bad.loc[bad.index[bad["seq_id"] == "user 7"][3], "mark"] = "party"
-    bad.to_parquet(tmp_path / "events.parquet")
+    bad.to_parquet(source)
     with pytest.raises(ValueError, match="rows [0-9]+ to [0-9]+: .*the model does not know .*'party'"):
-        explain_many(explainer, tmp_path / "events.parquet", tmp_path / "out")
-    assert not list((tmp_path / "out").glob("*.parquet"))
-
-
-def test_rows_that_are_left_out_are_noted(explainer, sequences, tmp_path):
-    rows = event_rows(sequences)
-    rows.loc[3, "time"] = np.nan
-    rows.to_parquet(tmp_path / "events.parquet")
-    done = explain_many(explainer, tmp_path / "events.parquet", tmp_path / "out")
-    assert "1 of 120 rows lack a time: left out." in done.notes
+        explain_many(explainer, source, out)
+    assert not list(out.glob("*.parquet"))
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,9 @@ FILES = ["config.json", "log.jsonl", "model.safetensors", "training.json"]
 
 
 def arguments(out, **changes):
-    values = {
-        "steps": 40,
-        "warmup_steps": 5,
-        "batch_size": 6,
-        "learning_rate": 0.05,
-        "eval_every": 8,
-        "save_every": 10,
-    }
-    return TrainingArguments.from_dict({**values, **QUIET, "out": str(out), **changes})
+    values = {"steps": 40, "warmup_steps": 5, "batch_size": 6, "learning_rate": 0.05}
+    values |= {"eval_every": 8, "save_every": 10, **QUIET}
+    return TrainingArguments.from_dict({**values, "out": str(out), **changes})
 
 
 def trainer(out, *, fails_at=None, size=50, eval_size=17, evaluate=None, **changes):
@@ -68,20 +62,19 @@ def assert_same_run(out, whole):
 # arguments
 
 
-def test_learning_rate_by_hand():
-    common = {"out": "x", "steps": 14, "warmup_steps": 4, "learning_rate": 2.0}
-    args = TrainingArguments(**common, schedule="cosine")
-    assert [args.learning_rate_at(s) for s in range(5)] == [0.5, 1.0, 1.5, 2.0, 2.0]
-    assert args.learning_rate_at(9) == pytest.approx(1.0)
-    assert args.learning_rate_at(13) == pytest.approx(1 + math.cos(0.9 * math.pi))
-    linear = TrainingArguments(**common, schedule="linear")
-    assert [linear.learning_rate_at(s) for s in (4, 9, 13)] == pytest.approx([2.0, 1.0, 0.2])
-    constant = TrainingArguments(**common, schedule="constant")
-    assert [constant.learning_rate_at(s) for s in (0, 4, 13)] == [0.5, 2.0, 2.0]
-    no_warmup = TrainingArguments(out="x", steps=3, warmup_steps=0, learning_rate=1.0)
-    assert no_warmup.learning_rate_at(0) == 1.0
-    only_warmup = TrainingArguments(out="x", steps=4, warmup_steps=4, learning_rate=1.0)
-    assert [only_warmup.learning_rate_at(s) for s in range(4)] == [0.25, 0.5, 0.75, 1.0]
+@pytest.mark.parametrize(
+    ("options", "rates"),
+    [
+        ({"schedule": "cosine"}, {0: 0.5, 1: 1.0, 2: 1.5, 3: 2.0, 4: 2.0, 9: 1.0, 13: 1 + math.cos(0.9 * math.pi)}),
+        ({"schedule": "linear"}, {0: 0.5, 4: 2.0, 9: 1.0, 13: 0.2}),
+        ({"schedule": "constant"}, {0: 0.5, 4: 2.0, 13: 2.0}),
+        ({"warmup_steps": 0, "steps": 3}, {0: 2.0}),
+        ({"steps": 4}, {0: 0.5, 1: 1.0, 2: 1.5, 3: 2.0}),
+    ],
+)
+def test_learning_rate_by_hand(options, rates):
+    args = TrainingArguments(**{"out": "x", "steps": 14, "warmup_steps": 4, "learning_rate": 2.0, **options})
+    assert {step: args.learning_rate_at(step) for step in rates} == pytest.approx(rates)
 
 
 def test_unknown_argument_is_answered_with_the_known_ones():
@@ -122,21 +115,17 @@ def test_batches_are_full_whatever_the_size_and_all_of_a_small_set():
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_processes_share_the_global_batch_without_overlap(world):
-    whole = list(StepBatches(23, 7, seed=1, steps=range(6), rank=0, world=1))
-    shares = [list(StepBatches(23, 7, 1, range(6), rank, world)) for rank in range(world)]
-    for step, batch in enumerate(whole):
-        parts = [share[step].tolist() for share in shares]
-        assert sorted(sum(parts, [])) == sorted(batch.tolist())
+    whole = StepBatches(23, 7, seed=1, steps=range(6), rank=0, world=1)
+    shares = [StepBatches(23, 7, 1, range(6), rank, world) for rank in range(world)]
+    for batch, *parts in zip(whole, *shares, strict=True):
+        assert sorted(torch.cat(parts).tolist()) == sorted(batch.tolist())
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_a_step_has_the_same_batch_wherever_the_run_began():
-    whole = list(StepBatches(23, 5, 2, range(12), 0, 1))
+    whole, other = (torch.stack(list(StepBatches(23, 5, seed, range(12), 0, 1))) for seed in (2, 3))
     later = StepBatches(23, 5, 2, range(7, 12), 0, 1)
-    assert len(later) == 5
-    assert all(torch.equal(a, b) for a, b in zip(whole[7:], later, strict=True))
-    other = list(StepBatches(23, 5, 3, range(12), 0, 1))
-    assert not all(torch.equal(a, b) for a, b in zip(whole, other, strict=True))
+    assert len(later) == 5 and torch.equal(whole[7:], torch.stack(list(later))) and not torch.equal(whole, other)
 
 
 # a run
@@ -159,14 +148,12 @@ def test_evaluation_weighs_batches_by_their_items(tmp_path):
     run = trainer(tmp_path / "run", eval_batch_size=4)
     data, model = run.eval_dataset, run.model.eval()
     with torch.no_grad():
-        errors = (model.linear(data.inputs)[:, 0] - data.targets) ** 2
+        errors = data.weights * (model.linear(data.inputs)[:, 0] - data.targets) ** 2
     metrics = run.evaluate()
-    assert metrics["loss"] == pytest.approx(((errors * data.weights).sum() / data.weights.sum()).item(), rel=1e-5)
-    parts = [slice(0, 4), slice(4, 8), slice(8, 12), slice(12, 16), slice(16, 17)]
-    weights = [data.weights[p].sum().item() for p in parts]
-    roots = [((errors[p] * data.weights[p]).sum() / data.weights[p].sum()).sqrt().item() for p in parts]
-    expected = sum(w * r for w, r in zip(weights, roots, strict=True)) / sum(weights)
-    assert metrics["rmse"] == pytest.approx(expected, rel=1e-5)
+    assert metrics["loss"] == pytest.approx((errors.sum() / data.weights.sum()).item(), rel=1e-5)
+    parts = zip(errors.split(4), data.weights.split(4), strict=True)
+    expected = sum(part.sum() * (error.sum() / part.sum()).sqrt() for error, part in parts) / data.weights.sum()
+    assert metrics["rmse"] == pytest.approx(expected.item(), rel=1e-5)
     assert run.model.training  # back to what it was
 
 
@@ -194,7 +181,7 @@ def scripted(values, seen=None):
 
 def test_the_best_model_by_the_metric_is_kept(tmp_path):
     seen = []
-    run = trainer(tmp_path / "run", evaluate=scripted([0.5, 0.9, 0.7, 0.1, 0.2], seen), metric="score")
+    run = trainer(tmp_path / "run", evaluate=scripted([0.5, math.nan, 0.7, 0.1, 0.2], seen), metric="score")
     best = run.train()
     assert best["step"] == 32 and best["eval_score"] == 0.1
     assert torch.equal(run.model.linear.weight, seen[3])
@@ -202,11 +189,9 @@ def test_the_best_model_by_the_metric_is_kept(tmp_path):
 
 
 def test_patience_stops_after_so_many_evaluations_without_improvement(tmp_path):
-    evaluate = scripted([3.0, 2.0, 2.0, 2.5, 1.0])
-    best = trainer(tmp_path / "run", evaluate=evaluate, metric="score", patience=2).train()
-    assert best["step"] == 16
-    summary = json.loads((tmp_path / "run" / "training.json").read_text())
-    assert summary["steps_run"] == 32
+    run = trainer(tmp_path / "run", evaluate=scripted([3.0, 2.0, 2.0, 2.5, 1.0]), metric="score", patience=2)
+    assert run.train()["step"] == 16
+    assert json.loads((tmp_path / "run" / "training.json").read_text())["steps_run"] == 32
     assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == 4
 
 
@@ -215,12 +200,9 @@ def test_an_evaluation_that_is_not_a_number_is_never_the_best(tmp_path):
     assert trainer(tmp_path / "run", evaluate=evaluate, metric="score").train()["step"] == 32
 
 
-def test_an_unknown_metric_is_answered_with_the_known_ones(tmp_path):
+def test_a_run_that_cannot_go_on_says_why(tmp_path):
     with pytest.raises(ValueError, match="metric must be one of loss, rmse; got 'los'"):
-        trainer(tmp_path / "run", metric="los").train()
-
-
-def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+        trainer(tmp_path / "unknown", metric="los").train()
     run = trainer(tmp_path / "run")
     run.train_dataset.targets[:] = math.inf
     with pytest.raises(ValueError, match="loss became.*at step 0.*[Ll]ower the learning rate"):
@@ -275,8 +257,9 @@ def test_an_out_that_is_a_file_is_refused(tmp_path):
 
 
 def test_a_kill_in_the_very_first_write_does_not_stop_a_new_run(tmp_path):
-    (tmp_path / "run" / "checkpoints" / ".step-00000000.partial").mkdir(parents=True)
-    (tmp_path / "run" / "checkpoints" / ".step-00000000.partial" / "state.safetensors").write_bytes(b"half")
+    half = tmp_path / "run" / "checkpoints" / ".step-00000000.partial" / "state.safetensors"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"half")
     trainer(tmp_path / "run").train()
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
 
@@ -330,28 +313,24 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_serves(tmp_path, who
 
 
 def test_what_a_kill_leaves_half_written_is_not_used(tmp_path, whole):
-    out = tmp_path / "run"
+    out, half = tmp_path / "run", tmp_path / "run" / "checkpoints" / ".step-00000030.partial"
     interrupted(out, 25)
-    shutil.copytree(out / "checkpoints" / "step-00000020", out / "checkpoints" / ".step-00000030.partial")
-    (out / "checkpoints" / ".step-00000030.partial" / "state.safetensors").write_bytes(b"half")
+    shutil.copytree(out / "checkpoints" / "step-00000020", half)
+    (half / "state.safetensors").write_bytes(b"half")
     shutil.copytree(out / "best", out / ".best.old")  # renamed, replaced, but not yet removed
     trainer(out).train(resume=True)
     assert_same_run(out, whole)
 
 
-def test_resuming_with_other_arguments_is_refused_naming_them(tmp_path):
+def test_resuming_with_other_arguments_or_another_model_is_refused(tmp_path):
     interrupted(tmp_path / "run", 25)
     before = contents(tmp_path)
     with pytest.raises(ValueError, match="batch_size: 6 -> 7.*seed: 0 -> 1"):
         trainer(tmp_path / "run", batch_size=7, seed=1).train(resume=True)
-    assert contents(tmp_path) == before
-
-
-def test_resuming_with_another_model_is_refused(tmp_path):
-    interrupted(tmp_path / "run", 25)
     other = Trainer(regression(width=4), arguments(tmp_path / "run"), RegressionData(50, width=4))
     with pytest.raises(ValueError, match="model|weights|linear"):
         other.train(resume=True)
+    assert contents(tmp_path) == before
 
 
 def test_frozen_parameters_stay_as_they_were_and_resume_too(tmp_path):
@@ -382,9 +361,7 @@ def train_all(runs):
         model.dropout.p = 0.0  # each process draws its own noise
         validation = RegressionData(eval_size, seed=1) if eval_size else None
         run = Trainer(model, TrainingArguments(**options), RegressionData(50), validation)
-        assert run.accelerator.num_processes == int(os.environ.get("WORLD_SIZE", 1)), (
-            "processes do not know each other"
-        )
+        assert run.accelerator.num_processes == int(os.environ.get("WORLD_SIZE", 1)), "each process is alone"
         run.train()
 
 
@@ -400,20 +377,19 @@ RUNS = {
 def two_processes(tmp_path_factory):
     """The same runs by one process and by two, in folders one/<name> and two/<name>; how the second command ended."""
     folder = tmp_path_factory.mktemp("processes")
-    runs = {
-        kind: {name: {**COMMON, **run, "out": str(folder / kind / name)} for name, run in RUNS.items()}
+    one, two = (
+        {name: {**COMMON, **run, "out": str(folder / kind / name)} for name, run in RUNS.items()}
         for kind in ("one", "two")
-    }
-    train_all(runs["one"])
+    )
+    train_all(one)
     script = folder / "train_all.py"
     script.write_text("import json, sys\nfrom test_trainer import train_all\ntrain_all(json.loads(sys.argv[1]))\n")
-    path = os.pathsep.join(str(ROOT / part) for part in ("src", "tests", "tests/training"))
-    environment = {**os.environ, "PYTHONPATH": path}
     # As a user on a machine without a GPU would run it: nothing but torchrun says that there are two.
-    environment = {k: v for k, v in environment.items() if not k.startswith("ACCELERATE")}
-    environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ACCELERATE")}
+    path = os.pathsep.join(str(ROOT / part) for part in ("src", "tests", "tests/training"))
+    environment |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command = [*torchrun, str(script), json.dumps(runs["two"])]
+    command = [*torchrun, str(script), json.dumps(two)]
     try:
         said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90).stderr
     except subprocess.TimeoutExpired as error:
