@@ -1,4 +1,4 @@
-"""Explanations made by hand, of any size and with any names, for pictures and pages."""
+"""Explanations made by hand, of any size and with any names, for pictures and pages; and what a picture shows."""
 
 import numpy as np
 
@@ -51,3 +51,14 @@ def made(num_history=7, num_future=4, *, marks=MARKS, moments=False, has_curve=T
         )
     mask = tuple(i % 3 == 2 for i in range(num_history)) if num_history > 2 else (True,) * num_history
     return Explanation(past, tuple(events[num_history:]), mask, **(values | changes))
+
+
+def drawn(figure, tmp_path):
+    """The figure, saved once: labels that do not fit or do not parse fail here."""
+    figure.savefig(tmp_path / "figure.png", dpi=40)
+    return figure
+
+
+def legend_of(figure):
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
+    return [text.get_text() for legend in legends for text in legend.get_texts()]

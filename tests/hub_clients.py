@@ -1,16 +1,19 @@
 """What clients of the loopback Hub do, each in a process of its own whose environment names that Hub.
 
-The functions run there, so everything is imported inside them: the Hub's client reads its environment once.
+The functions run there, so libraries are imported inside them: the Hub's client reads its environment once.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -99,12 +102,6 @@ def explain(name: str, **options: Any) -> dict[str, Any]:
     return json.loads(json.dumps(explanation.to_dict()))
 
 
-def from_mtpp(name: str) -> None:
-    from ehd_hf import EHDDistiller
-
-    EHDDistiller.from_mtpp(name)
-
-
 def push(folder: Path, name: str, repo_id: str, **options: Any) -> Any:
     """Push a trained model, windows or an app."""
     from ehd_hf.hub.push import push_folder
@@ -123,8 +120,6 @@ def push_into(folder: Path, name: str, repo_id: str, subfolder: str, revision: s
 
 def error_of(function: Any, *arguments: Any, token: str | None = None, hurry: bool = False, **options: Any) -> str:
     """Kind and text of the error that a function ends with; `token` "" is none at all."""
-    import time
-
     sleep, kept = time.sleep, os.environ.get("HF_TOKEN")
     if token is not None:
         os.environ.pop("HF_TOKEN", None)
@@ -141,28 +136,21 @@ def error_of(function: Any, *arguments: Any, token: str | None = None, hurry: bo
         os.environ.update({"HF_TOKEN": kept} if kept else {})
 
 
-def run_script(name: str, *arguments: str) -> tuple[int, str, str]:
-    """A script's `main` in this process: its code, and what it printed as output and as errors."""
-    import contextlib
-    import importlib.util
-    import io
-
+def run_script(name: str, *arguments: str) -> tuple[int, str]:
+    """A script's `main` in this process: its code, and what it printed as errors."""
     spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        return module.main(list(arguments)), out.getvalue(), err.getvalue()
+    errors = io.StringIO()
+    with redirect_stdout(io.StringIO()), redirect_stderr(errors):
+        return module.main(list(arguments)), errors.getvalue()
 
 
 def run_code(code: str) -> str:
     """What a piece of a card prints."""
-    import contextlib
-    import io
-
     out = io.StringIO()
-    with contextlib.redirect_stdout(out):
+    with redirect_stdout(out):
         exec(code, {})
     return out.getvalue()
 

@@ -18,10 +18,11 @@ import pytest
 import torch
 
 import ehd_hf
-from ehd_hf import EHDDistiller, FullyNNConfig, FullyNNModel, load_events, load_windows
+from ehd_hf import EHDDistiller, load_events, load_windows
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.reading import read_events
 from ehd_hf.data.sources import from_easytpp, load_source
+from helpers import tiny_fullynn
 
 OURS = Path(ehd_hf.__file__).parent
 GOOD = [(0.5, "a"), (1.0, "b"), (2.0, "a"), (3.5, "c")]
@@ -30,9 +31,7 @@ LATER = [(4.0, "b"), (9.0, "a")]
 
 @pytest.fixture(scope="module")
 def explainer():
-    torch.manual_seed(0)
-    sizes = {"embedding_size": 4, "hidden_size": 4, "num_components": 4}
-    return EHDDistiller.from_mtpp(FullyNNModel(FullyNNConfig(num_marks=3, id2label=dict(enumerate("abc")), **sizes)))
+    return EHDDistiller.from_mtpp(tiny_fullynn(3, id2label=dict(enumerate("abc"))))
 
 
 def refusal(call) -> str | None:

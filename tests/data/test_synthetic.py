@@ -16,12 +16,6 @@ def simulate_poisson(rates, horizon, num_sequences, generator, labels=None):
     return process.simulate(horizon, num_sequences, generator).sequences
 
 
-def tail_compensator(process, sequences, horizon):
-    """(S,) compensator from the last event of each sequence to `horizon`."""
-    ends = [process.compensator(times, marks, 0.0, np.array([times[-1], horizon])) for times, marks in sequences]
-    return np.diff(ends, axis=1)[:, 0]
-
-
 def generator(seed=0):
     return np.random.default_rng(seed)
 
@@ -70,13 +64,11 @@ def test_the_same_seed_gives_the_same_events_and_another_seed_does_not():
     assert not np.array_equal(first.sequences.times[:5], other.sequences.times[:5])
 
 
-@pytest.mark.parametrize(
-    "process", [mixed_process(), *(make() for make in PROCESSES.values())], ids=["mixed", *PROCESSES]
-)
-def test_parents_are_earlier_in_the_same_sequence_and_allowed_by_the_branching(process):
+@pytest.mark.parametrize("make", [mixed_process, *PROCESSES.values()])
+def test_parents_are_earlier_in_the_same_sequence_and_allowed(make):
+    process = make()
     simulated = process.simulate(60.0, 50, generator(4))
-    sequences = simulated.sequences
-    flat, children = event_parents(simulated)
+    sequences, (flat, children) = simulated.sequences, event_parents(simulated)
     owner = np.repeat(np.arange(len(sequences)), sequences.lengths)
     assert len(children) > 100
     assert (flat[children] < children).all()
@@ -85,8 +77,7 @@ def test_parents_are_earlier_in_the_same_sequence_and_allowed_by_the_branching(p
     assert (process.branching[sequences.marks[flat[children]], sequences.marks[children]] > 0).all()
     assert (process.base_rates[sequences.marks[flat < 0]] > 0).all()
     assert ((sequences.times >= 0) & (sequences.times <= 60.0)).all()
-    intervals = sequences.intervals()
-    assert (intervals >= 0).all()
+    assert (sequences.intervals() >= 0).all()
 
 
 def test_mean_children_match_the_branching_and_immigrants_the_base_rates():
@@ -126,12 +117,10 @@ def test_two_events_of_an_exponential_process_worked_by_hand():
     process = HawkesProcess([0.5, 0.2], [[0.1, 0.6], [0.0, 0.3]], scale=2.0)
     sequences = EventSequences.from_lists([[1.0, 3.0]], [[0, 1]], num_marks=2, starts=[0.0])
     log_prob, compensator = process.log_likelihood(sequences)
-    first_compensator = 0.7 * 1.0
-    second_compensator = 0.7 * 2.0 + (0.1 + 0.6) * (1 - math.exp(-2.0 / 2.0))
+    first, second = 0.7 * 1.0, 0.7 * 2.0 + (0.1 + 0.6) * (1 - math.exp(-2.0 / 2.0))
     second_intensity = 0.2 + 0.6 * math.exp(-2.0 / 2.0) / 2.0
-    np.testing.assert_allclose(compensator, [first_compensator, second_compensator], rtol=1e-14)
-    expected = [math.log(0.5) - first_compensator, math.log(second_intensity) - second_compensator]
-    np.testing.assert_allclose(log_prob, expected, rtol=1e-14)
+    np.testing.assert_allclose(compensator, [first, second], rtol=1e-14)
+    np.testing.assert_allclose(log_prob, [math.log(0.5) - first, math.log(second_intensity) - second], rtol=1e-14)
 
 
 def slow_log_likelihood(process, times, marks, start):
@@ -156,10 +145,8 @@ def slow_log_likelihood(process, times, marks, start):
 def test_likelihood_equals_a_slow_double_loop_over_events_and_marks():
     process = mixed_process()
     sequences = process.simulate(12.0, 3, generator(7)).sequences
-    log_prob, compensator = process.log_likelihood(sequences)
     slow = [slow_log_likelihood(process, times, marks, 0.0) for times, marks in sequences]
-    np.testing.assert_allclose(log_prob, np.concatenate([piece[0] for piece in slow]), rtol=1e-10)
-    np.testing.assert_allclose(compensator, np.concatenate([piece[1] for piece in slow]), rtol=1e-10)
+    np.testing.assert_allclose(process.log_likelihood(sequences), np.concatenate(slow, axis=1), rtol=1e-10)
 
 
 @pytest.mark.parametrize("name", PROCESSES)
@@ -168,20 +155,13 @@ def test_compensators_of_the_true_process_are_unit_exponential(name):
     process = PROCESSES[name]()
     sequences = process.simulate(HORIZON, 60, generator(9)).sequences
     compensator = process.log_likelihood(sequences).compensator
-    tails = tail_compensator(process, sequences, HORIZON)
+    ends = [process.compensator(times, marks, 0.0, np.array([times[-1], HORIZON])) for times, marks in sequences]
+    tails = np.diff(ends, axis=1)[:, 0]
     clock = np.insert(compensator, sequences.offsets[1:-1], tails[:-1])  # a tail stands before the next first event
     has_event = np.insert(np.ones(len(compensator), dtype=bool), sequences.offsets[1:-1], False)
     arrivals = np.diff(np.cumsum(clock)[has_event], prepend=0.0)
     assert len(arrivals) > 5000
     assert stats.kstest(arrivals, "expon").pvalue > 0.01
-
-
-def test_the_wrong_process_fails_time_rescaling_and_is_less_likely():
-    process, wrong = delayed_hawkes(), exponential_hawkes()
-    sequences = process.simulate(HORIZON, 60, generator(10)).sequences
-    true, other = process.log_likelihood(sequences), wrong.log_likelihood(sequences)
-    assert true.log_prob.mean() > other.log_prob.mean() + 0.01
-    assert stats.kstest(other.compensator, "expon").pvalue < stats.kstest(true.compensator, "expon").pvalue
 
 
 def test_tied_times_an_unknown_start_and_impossible_events_have_defined_likelihoods():
@@ -191,8 +171,8 @@ def test_tied_times_an_unknown_start_and_impossible_events_have_defined_likeliho
     np.testing.assert_allclose(compensator[:3], 0.0, atol=1e-15)  # unknown starts: the clock begins with the event
     np.testing.assert_allclose(log_prob[:2], [math.log(0.5), math.log(0.4)])
     assert log_prob[2] == -np.inf  # mark 1 has no base rate and nothing came before
-    with pytest.raises(ValueError, match="this process's 2 marks; got 3"):
-        process.log_likelihood(simulate_poisson([1.0, 1.0, 1.0], 5.0, 2, generator()))
+    with pytest.raises(ValueError, match="this process's 2 marks; got 6"):
+        process.log_likelihood(delayed_hawkes().simulate(5.0, 2, generator()).sequences)
 
 
 # who was the parent
@@ -201,8 +181,7 @@ def test_tied_times_an_unknown_start_and_impossible_events_have_defined_likeliho
 def test_parent_posterior_by_hand():
     process = HawkesProcess([0.5, 0.2], [[0.1, 0.6], [0.0, 0.3]], scale=2.0)
     parents, immigrant = process.parent_posterior(np.array([0.0, 1.0, 3.0]), np.array([0, 1, 1]))
-    from_first = 0.6 * math.exp(-1.5) / 2
-    from_second = 0.3 * math.exp(-1.0) / 2
+    from_first, from_second = 0.6 * math.exp(-1.5) / 2, 0.3 * math.exp(-1.0) / 2
     np.testing.assert_allclose(parents[2], np.array([from_first, from_second, 0.0]) / (0.2 + from_first + from_second))
     np.testing.assert_allclose(parents[0], 0.0)
     np.testing.assert_allclose(parents.sum(axis=1) + immigrant, 1.0)
@@ -269,6 +248,6 @@ def test_a_bad_process_says_what_is_wrong(arguments, message):
         HawkesProcess(*arguments)
 
 
-def test_a_bad_horizon_says_so():
+def test_a_bad_horizon_is_refused():
     with pytest.raises(ValueError, match="must be positive; got 0 and 3"):
-        simulate_poisson([1.0], 0, 3, generator())
+        delayed_hawkes().simulate(0, 3, generator())

@@ -84,7 +84,7 @@ def fault(hub):
 # --- there and back
 
 
-def test_a_repository_holds_weights_config_code_card_and_rows_in_one_commit(hub, pushed, work):
+def test_one_commit_holds_weights_config_code_card_and_rows(hub, pushed, work):
     repo = hub.repos["model", EXPLAINER]
     files = repo.tree("main")
     code = {name for name in files if name.endswith(".py")}
@@ -124,34 +124,27 @@ def as_regex(form):
     return "".join(part if index % 2 else re.escape(part) for index, part in enumerate(parts))
 
 
-def test_what_another_process_pulls_by_id_explains_identically(reader, pushed, answer):
-    assert reader(clients.explain, EXPLAINER) == answer
-
-
-def test_pushing_the_same_again_sends_no_file_and_makes_no_commit(hub, author, pushed, work):
-    before = dict(hub.repos["model", EXPLAINER].commits)
+def test_pushing_again_sends_only_what_has_changed(hub, author, pushed, work):
+    repo = hub.repos["model", EXPLAINER]
+    before = dict(repo.commits)
     hub.requests.clear()
     author(clients.push, work, "explainer", EXPLAINER)
-    assert hub.repos["model", EXPLAINER].commits == before
+    assert repo.commits == before
     assert not [request for request in hub.requests if request.startswith("PUT") or "/commit/" in request]
-
-
-def test_a_changed_card_does_not_send_the_weights_again(hub, author, pushed, work):
     hub.requests.clear()
     author(clients.push, work, "explainer", EXPLAINER, revision="cards", dataset=WINDOWS)
     assert [request.split()[0] for request in hub.requests if "/objects/" in request] == ["POST"]  # asked, not sent
-    assert f"- {WINDOWS}" in hub.repos["model", EXPLAINER].tree("cards")["README.md"].decode()
-    assert f"- {WINDOWS}" not in hub.repos["model", EXPLAINER].tree("main")["README.md"].decode()
+    has_changed = {branch: f"- {WINDOWS}" in repo.tree(branch)["README.md"].decode() for branch in ("main", "cards")}
+    assert has_changed == {"main": False, "cards": True}
 
 
-def test_branches_commits_and_subfolders_open(hub, author, reader, work, pushed, answer):
+def test_another_process_explains_alike_by_id_branch_commit_and_subfolder(hub, author, reader, work, pushed, answer):
     author(clients.push_into, work, "explainer", EXPLAINER, "models/small", revision="v1")
     repo = hub.repos["model", EXPLAINER]
     assert "models/small/config.json" not in repo.tree("main")
-    there = reader(clients.explain, EXPLAINER, revision="v1", subfolder="models/small")
-    assert there == answer
-    first = list(repo.commits)[1]
-    assert reader(clients.explain, EXPLAINER, revision=first) == answer
+    assert reader(clients.explain, EXPLAINER) == answer
+    assert reader(clients.explain, EXPLAINER, revision="v1", subfolder="models/small") == answer
+    assert reader(clients.explain, EXPLAINER, revision=list(repo.commits)[1]) == answer
 
 
 def test_a_private_repository_is_for_those_who_may_see_it(hub, author, reader, stranger, work, answer):
@@ -171,7 +164,7 @@ def test_the_librarys_own_push_works_too(hub, author, reader, work, answer):
 # --- data sets
 
 
-def test_a_pushed_dataset_loads_whole_streamed_and_as_windows_to_train_on(reader, pushed, work, author):
+def test_a_pushed_dataset_loads_whole_streamed_and_as_windows(reader, pushed, work, author):
     local = author(clients.read_dataset, str(work / "windows"), "4-7")
     assert reader(clients.read_dataset, WINDOWS, "4-7") == local
     assert local["first"] == local["streamed"] and local["rows"]["train"] == local["windows"]
@@ -187,40 +180,28 @@ def test_windows_of_any_pair_are_cut_from_a_datasets_sequences(hub, reader, auth
 
 
 def test_a_model_trains_straight_from_a_hub_id(reader, pushed, work):
-    config = {
-        "task": "mtpp",
-        "data": {"source": WINDOWS, "crop_length": 8},
-        "model": {"model_type": "fullynn", **clients.SIZES},
-        "training": {"out": str(work / "from_hub"), "steps": 2, "warmup_steps": 1, "batch_size": 3, "eval_every": 1}
-        | {"num_threads": 1, "progress": False},
+    quick = {"steps": 2, "warmup_steps": 1, "batch_size": 3, "eval_every": 1, "num_threads": 1, "progress": False}
+    models = {
+        "mtpp": ({"crop_length": 8}, {"model_type": "fullynn", **clients.SIZES}, "loss"),
+        "distiller": ({"pair": "4-7"}, {"model_type": "ehd_distiller", "mtpp": PROCESS}, "size_or_all"),
     }
-    (work / "from_hub.json").write_text(json.dumps(config))
-    code, _, errors = reader(clients.run_script, "train", "--config", str(work / "from_hub.json"))
-    assert code == 0, errors
-    assert json.loads((work / "from_hub" / "config.json").read_text())["num_marks"] == 9
-    config |= {"task": "distiller", "data": {"source": WINDOWS, "pair": "4-7"}}
-    config["model"] = {"model_type": "ehd_distiller", "mtpp": PROCESS, "hidden_size": 8}
-    config["training"] |= {"out": str(work / "distiller_from_hub"), "metric": "size_or_all"}
-    (work / "from_hub.json").write_text(json.dumps(config))
-    code, _, errors = reader(clients.run_script, "train", "--config", str(work / "from_hub.json"))
-    assert code == 0, errors
+    for task, (cut, model, metric) in models.items():
+        training = {"out": str(work / f"{task}_from_hub"), "metric": metric, **quick}
+        config = {"task": task, "data": {"source": WINDOWS, **cut}, "model": model, "training": training}
+        (work / "from_hub.json").write_text(json.dumps(config))
+        code, errors = reader(clients.run_script, "train", "--config", str(work / "from_hub.json"))
+        assert code == 0, errors
+    assert json.loads((work / "mtpp_from_hub" / "config.json").read_text())["num_marks"] == 9
     assert reader(clients.explain, str(work / "distiller_from_hub"))["time_unit"] == "h"
 
 
 def test_an_easytpp_data_set_opens_by_id(hub, reader):
-    rows = [
-        {"time_since_start": [0.0, 1.0, 3.0, 4.5, 6.0, 7.0 + i], "type_event": [0, 1, 0, 2, 1, 0], "dim_process": 3}
-        for i in range(2)
-    ]
+    row = {"time_since_start": [0.0, 1.0, 3.0, 4.5, 6.0, 7.0], "type_event": [0, 1, 0, 2, 1, 0], "dim_process": 3}
     repo = hub.repos["dataset", "somebody/easytpp"] = Repo()
-    files = {name: File(json.dumps(rows).encode(), is_large=False) for name in ("train.json", "dev.json")}
+    files = {name: File(json.dumps([row] * 2).encode(), is_large=False) for name in ("train.json", "dev.json")}
     repo.commit("main", "by hand", files)
-    assert reader(clients.read_events, "somebody/easytpp", "2-3", split="validation") == [
-        2,
-        [1.0, 3.0, 4.5, 6.0, 7.0],
-        [1, 0, 2, 1, 0],
-        3,
-    ]
+    found = reader(clients.read_events, "somebody/easytpp", "2-3", split="validation")
+    assert found == [2, [1.0, 3.0, 4.5, 6.0, 7.0], [1, 0, 2, 1, 0], 3]
 
 
 # --- the hf command
@@ -236,33 +217,25 @@ def hf(hub, work, *arguments):
     return ended.stdout
 
 
-def test_the_hf_command_downloads_and_uploads_the_same_model(hub, reader, pushed, work, answer):
-    hf(hub, work, "download", EXPLAINER, "--local-dir", work / "downloaded")
-    assert reader(clients.explain, str(work / "downloaded")) == answer
-    hf(hub, work, "upload", "somebody/by-hand", work / "explainer", ".", "--commit-message", "By hand")
-    assert reader(clients.explain, "somebody/by-hand") == answer
+HF = [("model", EXPLAINER, [clients.explain]), ("dataset", WINDOWS, [clients.read_dataset, "2-9"])]
 
 
-def test_the_hf_command_downloads_and_uploads_the_same_dataset(hub, reader, pushed, work):
-    local = reader(clients.read_dataset, str(work / "windows"), "2-9")
-    hf(hub, work, "download", WINDOWS, "--repo-type", "dataset", "--local-dir", work / "windows_again")
-    assert reader(clients.read_dataset, str(work / "windows_again"), "2-9") == local
-    hf(hub, work, "upload", "somebody/windows-by-hand", work / "windows", ".", "--repo-type", "dataset")
-    assert reader(clients.read_dataset, "somebody/windows-by-hand", "2-9") == local
+@pytest.mark.parametrize(("kind", "name", "open_it"), HF)
+def test_the_hf_command_downloads_and_uploads_the_same(hub, reader, pushed, work, kind, name, open_it):
+    folder, (function, *arguments) = work / name.partition("/")[2], open_it
+    local = reader(function, str(folder), *arguments)
+    hf(hub, work, "download", name, "--repo-type", kind, "--local-dir", work / f"{kind}_again")
+    assert reader(function, str(work / f"{kind}_again"), *arguments) == local
+    hf(hub, work, "upload", f"{name}-by-hand", folder, ".", "--repo-type", kind, "--commit-message", "By hand")
+    assert reader(function, f"{name}-by-hand", *arguments) == local
 
 
 # --- without ehd_hf
 
 
-def test_without_the_package_and_without_trust_the_error_is_the_librarys_own(stranger, pushed):
+def test_without_package_and_trust_the_error_is_the_librarys_own(stranger, pushed):
     for message in stranger(clients.refused_without_trust, EXPLAINER):
         assert message.startswith("ValueError") and "`trust_remote_code=True`" in message
-
-
-def test_without_the_package_outputs_are_the_same_bit_for_bit(author, stranger, pushed, work):
-    remote = stranger(clients.remote_outputs, [EXPLAINER, PROCESS])
-    assert remote[EXPLAINER] == author(clients.outputs_of, str(work / "explainer"))
-    assert remote[PROCESS] == author(clients.outputs_of, str(work / "process"))
 
 
 def test_without_the_package_the_pipeline_gives_the_same_explanation(stranger, pushed, answer):
@@ -270,11 +243,13 @@ def test_without_the_package_the_pipeline_gives_the_same_explanation(stranger, p
     assert remote == {key: answer[key] for key in remote} and {"distilled", "left", "future"} <= set(remote)
 
 
-def test_every_distiller_on_every_backbone_travels(author, stranger, work, pushed):
+def test_without_the_package_outputs_of_every_model_are_the_same(author, stranger, work, pushed):
     folders = author(clients.save_portable, work / "portable")
     assert len(folders) >= 6  # two distillers on two backbones, and these alone
-    local = {name: author(clients.outputs_of, name) for name in folders}
-    assert stranger(clients.remote_outputs, folders) == local
+    places = {name: name for name in folders}
+    places |= {EXPLAINER: str(work / "explainer"), PROCESS: str(work / "process")}
+    local = {name: author(clients.outputs_of, place) for name, place in places.items()}
+    assert stranger(clients.remote_outputs, list(places)) == local
 
 
 def test_the_package_takes_over_in_a_process_that_ran_remote_code(stranger, pushed, answer):
@@ -322,11 +297,6 @@ def test_without_a_token_that_may_write_nothing_is_pushed(hub, author, work, tok
     assert ("model", "somebody/new") not in hub.repos and digests(work / "explainer") == before
 
 
-def test_with_the_right_token_the_same_push_succeeds(hub, author, work):
-    author(clients.push, work, "explainer", "somebody/new")
-    assert "model.safetensors" in hub.repos["model", "somebody/new"].tree("main")
-
-
 def test_a_missing_repository_or_revision_is_named_with_what_there_is(reader, pushed):
     no_repo = ["No model called 'somebody/typo'", "has no model repository somebody/typo, or a private one", "404"]
     expect(reader, clients.explain, "somebody/typo", says=no_repo)
@@ -340,7 +310,7 @@ def test_a_missing_repository_or_revision_is_named_with_what_there_is(reader, pu
 
 
 @pytest.mark.parametrize("broken", ["PUT /objects/", "POST .*/commit/main", "POST .*/preupload/"])
-def test_an_upload_that_is_cut_off_leaves_nothing_to_see_and_a_second_one_succeeds(hub, author, work, fault, broken):
+def test_an_upload_cut_off_leaves_nothing_and_a_second_one_succeeds(hub, author, work, fault, broken):
     name = f"somebody/cut-{broken.split('/')[-2].strip('.*')}"
     hub.objects.clear()
     fault(broken, times=99)
@@ -361,26 +331,29 @@ def test_an_update_that_is_cut_off_leaves_the_old_files_as_they_were(hub, author
     assert hub.repos["model", EXPLAINER].tree("main") == before
 
 
-def test_a_download_that_is_cut_short_is_said_and_a_second_one_succeeds(reader, author, work, fault, hub, answer):
-    author(clients.push, work, "explainer", "somebody/short")
-    fault("GET .*model.safetensors", times=99, damage=lambda data: data[: len(data) // 2])
-    says = ["could not be asked for somebody/short", "received", "expected 58644", "Check the connection"]
-    expect(reader, clients.explain, "somebody/short", hurry=True, says=says)
-    hub.faults.clear()
-    assert reader(clients.explain, "somebody/short") == answer
+CUT = ["could not be asked for somebody/bad-OSError", "received", "expected 58644", "Check the connection"]
+OTHER_BYTES = ["model.safetensors of ", "is not the file that was saved: its digest is ", "Load it again"]
 
 
-def test_weights_with_other_bytes_than_announced_are_refused_and_a_second_download_succeeds(
-    reader, author, work, fault, answer
+@pytest.mark.parametrize(
+    ("kind", "times", "damage", "says"),
+    [
+        ("OSError", 99, lambda data: data[: len(data) // 2], CUT),
+        ("ValueError", 1, lambda data: data[:-1] + bytes([data[-1] ^ 1]), OTHER_BYTES),
+    ],
+)
+def test_a_bad_download_is_refused_and_a_second_one_succeeds(
+    reader, author, work, fault, hub, answer, kind, times, damage, says
 ):
-    author(clients.push, work, "explainer", "somebody/tampered")
-    fault("GET .*model.safetensors", damage=lambda data: data[:-1] + bytes([data[-1] ^ 1]))
-    says = ["model.safetensors of ", "is not the file that was saved: its digest is ", "Load it again"]
-    expect(reader, clients.explain, "somebody/tampered", kind="ValueError", says=says)
-    assert reader(clients.explain, "somebody/tampered") == answer
+    name = f"somebody/bad-{kind}"
+    author(clients.push, work, "explainer", name)
+    fault("GET .*model.safetensors", times=times, damage=damage)
+    expect(reader, clients.explain, name, hurry=True, kind=kind, says=says)
+    hub.faults.clear()
+    assert reader(clients.explain, name) == answer
 
 
-def test_weights_that_were_cut_before_they_came_to_the_hub_are_refused(hub, reader, author, work, answer):
+def test_weights_cut_before_they_came_to_the_hub_are_refused(hub, reader, author, work, answer):
     author(clients.push, work, "explainer", "somebody/damaged")
     repo = hub.repos["model", "somebody/damaged"]
     files = dict(repo.at("main").files)
@@ -404,7 +377,6 @@ def test_a_repository_of_pickled_weights_is_refused_unopened(hub, reader, author
     hub.requests.clear()
     expect(reader, clients.explain, "somebody/pickled", kind="ValueError", says=says)
     assert not [request for request in hub.requests if "pytorch_model.bin" in request]
-    expect(reader, clients.from_mtpp, "somebody/pickled", kind="ValueError", says=says)
 
 
 # --- what a push does
@@ -421,11 +393,6 @@ def test_a_dry_run_uploads_nothing_and_says_what_is_new(hub, author, work):
     _, files, _ = author(*arguments, dataset=WINDOWS, dry_run=True)
     assert [path for path, _, state in files if state != "unchanged"] == ["README.md"]
     assert author(*arguments)[2] is None and len(repo.commits) == 2  # nothing is left to upload
-
-
-def test_windows_are_pushed_under_their_new_name(hub, pushed):
-    card = hub.repos["dataset", WINDOWS].tree("main")["README.md"].decode()
-    assert f'datasets.load_dataset("{WINDOWS}", "4-7")' in card and "path/to/this/folder" not in card
 
 
 def test_the_reading_of_a_model_travels_with_it(hub, author, reader, work, answer):

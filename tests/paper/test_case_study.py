@@ -19,25 +19,16 @@ def test_lengths_and_sizes_along_a_sequence_by_hand():
 
 
 def test_slides_by_hand():
-    mask = np.array(
-        [
-            [T, F, T, T, F],  # events 0..4: 0, 2, 3
-            [F, F, F, F, T],  # events 1..5: 5. Added 5; 2 and 3 ejected, a run of two; 0 left the window
-            [T, F, T, T, F],  # events 2..6: 2, 4, 5. Added 2, 4; 5 stays
-            [T, T, T, T, T],  # another sequence
-            [
-                F,
-                T,
-                F,
-                T,
-                T,
-            ],  # its next window: place 0 was event 1. Ejected 1 and 3: two runs of one; added the new one
-        ]
-    )
-    groups, offsets = np.array([0, 0, 0, 8, 8]), np.array([0, 1, 2, 5, 6])
+    masks = [
+        [T, F, T, T, F],  # events 0..4: 0, 2, 3
+        [F, F, F, F, T],  # events 1..5: 5. Added 5; 2 and 3 ejected, a run of two; 0 left the window
+        [T, F, T, T, F],  # events 2..6: 2, 4, 5. Added 2, 4; 5 stays
+        [T, T, T, T, T],  # another sequence
+        [F, T, F, T, T],  # its next window. Ejected its events 1 and 3: two runs of one; added the new one
+    ]
+    mask, groups, offsets = np.array(masks), np.array([0, 0, 0, 8, 8]), np.array([0, 1, 2, 5, 6])
     moved = slides(mask, groups, offsets)
-    assert moved.added.tolist() == [1, 2, 1]
-    assert moved.ejected.tolist() == [2, 0, 2]
+    assert moved.added.tolist() == [1, 2, 1] and moved.ejected.tolist() == [2, 0, 2]
     assert moved.run_lengths.tolist() == [2, 1, 1] and moved.run_slides.tolist() == [0, 2, 2]
     assert moved.groups.tolist() == [0, 0, 8]
     order = np.array([3, 1, 0, 4, 2])
@@ -74,8 +65,7 @@ def test_one_in_segments_out_is_found_when_planted_not_when_reversed():
         for offset in range(20):
             held = [event for event in held if event >= offset]
             masks.append([offset + place in held for place in range(12)])
-            groups.append(sequence)
-            offsets.append(offset)
+            groups.append(sequence), offsets.append(offset)
             held.append(offset + 12)
             if len(held) > 4 and generator.random() < 0.4:
                 held = held[3:]

@@ -6,20 +6,10 @@ from matplotlib.colors import to_hex
 
 import figures
 from ehd_hf.present.picture import COLOURS
+from explanations import drawn, legend_of
 
 # Size and milliseconds per window.
 SIZES = {"greedy": (19.7, 61.0), "recency": (30.0, 3.1), "distiller": (20.5, 6.8), "distiller + prune": (18.8, 13.5)}
-
-
-def drawn(figure, tmp_path):
-    """The figure, saved once: labels that do not fit or do not parse fail here."""
-    figure.savefig(tmp_path / "figure.png", dpi=40)
-    return figure
-
-
-def legend_of(figure):
-    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
-    return [text.get_text() for legend in legends for text in legend.get_texts()]
 
 
 def names_of(axis):

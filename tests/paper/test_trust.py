@@ -152,21 +152,16 @@ def test_every_check_has_a_row_for_each_method_that_can_take_it(mtpp, windows):
 
 def test_overlaps_of_a_row_are_those_of_the_sets_found(mtpp, windows):
     other = point_process(windows, 1)
-    row = next(
-        row for row in run_trust([ranking(mtpp, 0)], [other], windows, ["leave_one_out"]) if "point" in row["check"]
-    )
+    rows = run_trust([ranking(mtpp, 0)], [other], windows, ["leave_one_out"])
+    (row,) = (row for row in rows if "point" in row["check"])
     chosen = windows.select(where_explained([mtpp, other], windows, "survival", 50))
-    question = Question(share=0.6, conditioning="survival")
-    one, two = (
-        solver_answers(
-            get_solver("leave_one_out"),
-            model,
-            chosen,
-            lambda objective, rows: rule_for(question, objective, 1e-5),
-            conditioning="survival",
-        ).distill_mask
-        for model in (mtpp, other)
-    )
+    question, solver = Question(share=0.6, conditioning="survival"), get_solver("leave_one_out")
+
+    def rule(objective, rows):
+        return rule_for(question, objective, 1e-5)
+
+    answers = (solver_answers(solver, model, chosen, rule, conditioning="survival") for model in (mtpp, other))
+    one, two = (answer.distill_mask for answer in answers)
     assert row["overlap"] == pytest.approx(overlaps(one, two).mean()) and row["overlap"] < 1
     assert row["size"] == pytest.approx((one.sum(1).mean() + two.sum(1).mean()) / 2)
 
@@ -184,15 +179,15 @@ def test_identical_models_overlap_entirely(mtpp, windows):
 
 
 def test_models_that_cannot_be_compared_are_refused(mtpp, windows):
-    with pytest.raises(ValueError, match="must explain the same point process"):
-        run_trust([ranking(mtpp, 0), ranking(point_process(windows, 1), 0)], [], windows)
-    stranger = helpers.tiny_fullynn()
-    with pytest.raises(ValueError, match="must know the marks of the distiller's own"):
-        run_trust([ranking(mtpp, 0)], [stranger], windows)
-    with pytest.raises(ValueError, match="must be of other seeds than the distiller's own"):
-        run_trust([ranking(mtpp, 0)], [copy.deepcopy(mtpp)], windows)
-    with pytest.raises(ValueError, match="must have the distiller's marks, 6"):
-        run_trust([ranking(stranger, 0)], [], windows)
+    stranger, own = helpers.tiny_fullynn(), ranking(mtpp, 0)
+    for distillers, mtpps, message in (
+        ([own, ranking(point_process(windows, 1), 0)], [], "must explain the same point process"),
+        ([own], [stranger], "must know the marks of the distiller's own"),
+        ([own], [copy.deepcopy(mtpp)], "must be of other seeds than the distiller's own"),
+        ([ranking(stranger, 0)], [], "must have the distiller's marks, 6"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run_trust(distillers, mtpps, windows)
 
 
 # curves

@@ -12,12 +12,7 @@ from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.ranking import RankingDistillerModel
 from ehd_hf.present.cards import check_card, model_card
 
-DATA = {
-    "license": "apache-2.0",
-    "pretty_name": "A log",
-    "provenance": "Drawn\nby lot.",
-    "citation": "By nobody.",
-}
+DATA = {"license": "apache-2.0", "pretty_name": "A log", "provenance": "Drawn\nby lot.", "citation": "By nobody."}
 ARGS = {"steps": 1234, "batch_size": 7, "learning_rate": 0.003, "seed": 5, "metric": "size_or_all", "out": "/tmp/x"}
 TRAINING = {"args": ARGS, "steps_run": 1234, "best": {"step": 900}}
 SETTING = {"data": "log", "split": "test", "pair": "5-25", "checkpoint": "abc", "num_windows": 2000}
@@ -184,12 +179,7 @@ def cards(model, tmp_path_factory):
         ("model", r"(## How good it is\n).*?(?=## What it is)", r"\1\n", "nothing under 'How good it is'"),
         ("model", "Drawn by lot", "Drawn in /home/me/data", "a local path, /home/me/data"),
         ("model", r"---\n.*?\n---\n", "", "no license; no library_name; no tags; no model-index"),
-        (
-            "model",
-            r"license: apache-2.0\n(.*)## What it knows",
-            r"\1## Else",
-            "no license; no section",
-        ),
+        ("model", r"license: apache-2.0\n(.*)## What it knows", r"\1## Else", "no license; no section"),
         ("dataset", "config_name: 2-3", "config_name: small", "config_name must be sequences or K-L, got 'small'"),
         ("dataset", "path: 2-3/train.parquet", "path: train.csv", "data_files must be Parquet, got 'train.csv'"),
         ("dataset", "size_categories:\n- n<1K", "size_categories: []", "no size_categories"),

@@ -5,23 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 
 from ehd_hf.present.picture import MAX_LANES, THEMES, _duration
-from explanations import HOSTILE, MARKS, made
-
-
-def legend_of(figure):
-    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
-    return [text.get_text() for legend in legends for text in legend.get_texts()]
-
-
-def drawn(figure, tmp_path):
-    """The figure, saved once: labels that do not fit or do not parse fail here."""
-    assert isinstance(figure, Figure)
-    figure.savefig(tmp_path / "figure.png", dpi=40)
-    assert (tmp_path / "figure.png").stat().st_size > 0
-    return figure
+from explanations import HOSTILE, MARKS, drawn, legend_of, made
 
 
 @pytest.mark.parametrize(("moments", "theme"), [(False, "light"), (True, "dark")])
