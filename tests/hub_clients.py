@@ -60,9 +60,10 @@ def train(folder: Path) -> None:
     from ehd_hf.data.export import export_windows
     from ehd_hf.data.synthetic import simulated_splits
     from ehd_hf.data.windows import make_crops, make_windows
-    from ehd_hf.evaluation.scores import checkpoint_stamp, evaluate_mtpp, trivial_baselines
+    from ehd_hf.evaluation.scores import checkpoint_stamp, trivial_baselines
     from ehd_hf.files import append_row
     from tasks import Run
+    from tasks.mtpp import score_row
     from tasks.windows import PaperTasks
 
     torch.manual_seed(0)
@@ -85,8 +86,7 @@ def train(folder: Path) -> None:
     scored = {**trivial_baselines(events), "runs/process": mtpp}
     for name, model in scored.items():
         seen = checkpoint_stamp(folder / "process") if model is mtpp else {"checkpoint": None, "seed": None}
-        for row in evaluate_mtpp({name: model}, splits["test"], pair=(4, 7), **stamp, **seen):
-            append_row(folder / "rows.jsonl", row)
+        append_row(folder / "rows.jsonl", score_row(name, model, splits["test"], "4-7", **stamp, **seen))
     stamp |= checkpoint_stamp(folder / "explainer") | {"model": "explainer"}
     tasks = PaperTasks(distiller, windows["test"].sample(10), Run(conditioning="paper", stamp=stamp))
     for row in tasks.rows(["distiller", "ehed", "emhd"], ["greedy_search"]):

@@ -70,11 +70,11 @@ def evaluate(arguments: argparse.Namespace, command: str) -> None:
 
     import torch
 
-    from ehd_hf.evaluation.scores import add_gaps
     from ehd_hf.files import append_row, locked, read_rows
     from ehd_hf.hub.fetch import resolve
     from page import plain_table, with_recalls
     from tasks import KEY
+    from tasks.mtpp import add_gaps
 
     out = arguments.out
     if out and not out.resolve().parent.is_dir():

@@ -1,4 +1,4 @@
-"""Evaluation of point processes: against a slow loop, a closed form and the true process."""
+"""Evaluation of point processes: against a slow loop and a closed form."""
 
 import json
 
@@ -9,11 +9,8 @@ from scipy import stats
 
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.synthetic import HawkesProcess, delayed_hawkes
-from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation import scores as evaluation
 from ehd_hf.evaluation.scores import (
-    TRUE_PROCESS,
-    add_gaps,
     evaluate_mtpp,
     events_digest,
     ks_distance,
@@ -87,60 +84,23 @@ def test_batches_hold_every_sequence_once_and_no_more_tokens_than_allowed():
 
 def test_a_poisson_row_has_the_nll_known_by_hand():
     sequences = EventSequences.from_lists([[5.0, 6.0, 8.0, 9.0], [1.0, 5.0]], [[0, 1, 1, 0], [1, 0]])
-    (row,) = evaluate_mtpp({"p": PoissonMTPP([0.5, 1.5])}, sequences, pair=(1, 2), data="toy", seed=3)
+    (row,) = evaluate_mtpp({"p": PoissonMTPP([0.5, 1.5])}, sequences, data="toy", seed=3)
     # Scored: intervals 1, 2, 1, 4 and marks 1, 1, 0, 0, at a total rate of 2.
     assert row["time_nll"] == pytest.approx(-np.log(2) + 2 * 8 / 4)
     assert row["mark_nll"] == pytest.approx(-(np.log(0.25) + np.log(0.75)) / 2)
     assert row["nll"] == pytest.approx(row["time_nll"] + row["mark_nll"])
-    # One window, events 1 to 3 of the first sequence; its future has interval 1 and mark 0.
-    assert row["num_windows"] == 1
-    assert row["future_nll"] == pytest.approx(-np.log(0.5) + 2)
-    assert (row["data"], row["seed"], row["model"], row["pair"], row["num_events"]) == ("toy", 3, "p", "1-2", 4)
+    assert (row["data"], row["seed"], row["model"], row["pair"], row["num_events"]) == ("toy", 3, "p", None, 4)
     assert {"task", "version", "seconds", "num_tied", "ks", "qq"} <= row.keys()
     assert json.loads(json.dumps(row)) == row
 
 
-def test_the_nll_of_window_futures_equals_a_loop_over_windows(events):
-    model = small_fullynn()
-    (row,) = evaluate_mtpp({"m": model}, events, pair=(4, 7), max_tokens=100)
-    windows = make_windows(events, future=4, history=7)
-    parts = []
-    for index in range(len(windows)):
-        times, marks = windows.gather([index])
-        output = model.double().event_log_prob(times, marks, torch.ones(1, 11, dtype=torch.bool))
-        parts.append((output.time_log_prob[0, 7:], output.mark_log_prob[0, 7:]))
-    time_nll, mark_nll = (-torch.cat(values).mean().item() for values in zip(*parts, strict=True))
-    assert row["num_windows"] == len(windows) > 100
-    assert row["future_time_nll"] == pytest.approx(time_nll, rel=1e-9)
-    assert row["future_mark_nll"] == pytest.approx(mark_nll, rel=1e-9)
-    assert row["future_nll"] == pytest.approx(time_nll + mark_nll, rel=1e-9)
-
-
-def test_baselines_and_the_true_process_are_scored_on_the_same_futures(events):
-    models = {**trivial_baselines(events), TRUE_PROCESS: delayed_hawkes()}
-    rows = list(evaluate_mtpp(models, events, pair=(4, 7)))
-    windows = make_windows(events, future=4, history=7)
-    where = (windows.first[:, None] + 7 + np.arange(4)).ravel()
-    assert [row["model"] for row in rows] == ["Poisson + unigram", "Gamma + bigram", TRUE_PROCESS]
+def test_baselines_are_scored_on_the_same_events(events):
+    models = trivial_baselines(events)
+    rows = list(evaluate_mtpp(models, events))
+    assert [row["model"] for row in rows] == ["Poisson + unigram", "Gamma + bigram"]
     for row, model in zip(rows, models.values(), strict=True):
-        scores = score_events(model, events)
-        assert row["future_nll"] == pytest.approx(-scores.log_prob[where].mean())
-        assert row["nll"] == pytest.approx(-np.nanmean(scores.log_prob))
-        assert row["num_events"] == events.num_events - len(events)
-        assert row["num_tied"] == 1
-    assert rows[-1]["time_nll"] is rows[-1]["future_mark_nll"] is None  # not NaN, which JSON does not know
-    assert rows[1]["future_time_nll"] == pytest.approx(
-        -score_events(models["Gamma + bigram"], events)[1][where].mean()
-    )
-
-
-def test_gaps_are_measured_from_the_true_process_on_the_same_events():
-    rows = [
-        {"model": name, "nll": nll, "data": "a", "split": "test"} for name, nll in (("m", 2.5), (TRUE_PROCESS, 2.0))
-    ]
-    other = {"model": "m", "nll": 9.0, "data": "b", "split": "test"}
-    gaps = [row.get("gap") for row in add_gaps([*rows, other])]
-    assert gaps == [0.5, 0.0, None]
+        assert row["nll"] == pytest.approx(-np.nanmean(score_events(model, events).log_prob))
+        assert (row["num_events"], row["num_tied"]) == (events.num_events - len(events), 1)
 
 
 def test_ks_distance_agrees_with_scipy_and_sees_a_wrong_rate():
@@ -166,8 +126,6 @@ def test_bad_input_is_refused_before_anything_is_scored(events):
         next(evaluate_mtpp({"m": small_fullynn(3)}, events))
     with pytest.raises(ValueError, match="two events or more"):
         list(evaluate_mtpp({"m": small_fullynn(1)}, EventSequences.from_lists([[1.0]], [[0]])))
-    with pytest.raises(ValueError, match="the longest has"):
-        next(evaluate_mtpp({"m": small_fullynn()}, events, pair=(400, 7)))
     with pytest.raises(ValueError, match="m must be a point process; got a Linear"):
         next(evaluate_mtpp({"m": torch.nn.Linear(1, 1)}, events))
 

@@ -20,6 +20,7 @@ from ehd_hf.solvers.prefix import RankedBy
 from helpers import random_window
 from tasks import Run, causes
 from tasks.causes import TrueLikelihood, cause_metrics, causes_of, evaluate_causes, oracle_scores
+from tasks.true_process import TrueProcess
 
 L, K = 7, 4
 
@@ -109,7 +110,7 @@ def test_the_oracle_equals_a_slow_double_loop(name):
 def test_the_true_likelihood_of_whole_sequences_is_that_of_the_process(name):
     process = PROCESSES[name]()
     sequences = process.simulate(20.0, 5, np.random.default_rng(3)).sequences
-    exact = process.log_likelihood(sequences)
+    exact = TrueProcess(process).log_likelihood(sequences)
     longest = int(sequences.lengths.max())
     times = torch.full((len(sequences), longest), 3.0, dtype=torch.float64)  # what stands on padding is nonsense
     marks, mask = torch.ones(times.shape, dtype=torch.long), torch.zeros(times.shape, dtype=torch.bool)
@@ -131,12 +132,12 @@ def deleted_log_prob(process, times, marks, kept, conditioning):
     sequence = EventSequences.from_lists(
         [times[left].numpy()], [marks[left].numpy()], num_marks=process.num_marks, starts=[0.0]
     )
-    log_prob = process.log_likelihood(sequence).log_prob[-K:].copy()
+    log_prob = TrueProcess(process).log_likelihood(sequence).log_prob[-K:].copy()
     if conditioning == "survival":
         before = left[:-K]
         last = float(times[before[-1]]) if before else 0.0
         ends = np.array([last, float(times[L - 1])])
-        silent = process.compensator(times[before].numpy(), marks[before].numpy(), 0.0, ends)
+        silent = TrueProcess(process).compensator(times[before].numpy(), marks[before].numpy(), 0.0, ends)
         log_prob[0] += silent[1] - silent[0]
     return log_prob
 

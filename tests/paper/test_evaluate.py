@@ -15,11 +15,11 @@ from ehd_hf.data import synthetic
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation import answers
-from ehd_hf.evaluation.scores import TRUE_PROCESS
 from ehd_hf.models.ehd import EHDDistillerModel
 from ehd_hf.models.ranking import RankingDistillerModel
 from page import TASK_COLUMNS, method_name, results_page, with_recalls
 from tasks import explanations, mtpp, windows
+from tasks.true_process import TRUE_PROCESS
 
 TIMED = {"seconds", "seconds_per_window", "distill_seconds_per_window", "time_ratio", "command"}
 SOLVED = ["--tasks", "ehed", "emhd", "--solvers", "greedy_search", "random_distillation", "--limit", "30"]

@@ -24,6 +24,7 @@ from ehd_hf.models.point_process import MTPPOutput
 from ehd_hf.solvers.base import Solver
 
 from . import Row, Run
+from .true_process import TrueProcess
 
 ORACLE, RANDOM = "oracle", "random"
 
@@ -49,7 +50,7 @@ def oracle_scores(process: HawkesProcess, windows: WindowStore) -> np.ndarray:
     scores = np.zeros((len(windows), windows.history))
     index = windows.sequence_index
     for sequence in np.unique(index):
-        posterior, _ = process.parent_posterior(*windows.sequences[int(sequence)])
+        posterior, _ = TrueProcess(process).parent_posterior(*windows.sequences[int(sequence)])
         for row in np.flatnonzero(index == sequence):
             split = int(windows.window_offset[row]) + windows.history
             block = posterior[split : split + windows.future, split - windows.history : split]  # (K, L)
@@ -81,8 +82,9 @@ class TrueLikelihood(torch.nn.Module):
     def __init__(self, process: HawkesProcess) -> None:
         super().__init__()
         self.register_buffer("base", torch.tensor(np.asarray(process.base_rates)))
-        self.delays = [(shape, scale) for shape, scale, _ in process.kernels()]
-        children = np.stack([branching for *_, branching in process.kernels()])
+        kernels = list(TrueProcess(process).kernels())
+        self.delays = [(shape, scale) for shape, scale, _ in kernels]
+        children = np.stack([branching for *_, branching in kernels])
         self.register_buffer("mean_children", torch.tensor(children))  # (number of delays, C, C)
 
     @property
@@ -131,7 +133,7 @@ class TrueLikelihood(torch.nn.Module):
 
 
 def _erlang(lag: Tensor, shape: int, scale: float) -> tuple[Tensor, Tensor]:
-    """Density and distribution function of the gamma delay with whole `shape`, as `synthetic` has them for arrays."""
+    """Density and distribution function of the gamma delay with whole `shape`, as in `true_process` for arrays."""
     x = torch.where(lag > 0, lag, 0.0) / scale
     term = torch.exp(-x)
     survival = term

@@ -1,13 +1,12 @@
 """Simulated events whose causes are known: Hawkes processes drawn by branching.
 
 A Hawkes process is a family tree laid out in time: immigrants arrive at base rates, and every event has a Poisson
-number of children at random delays. Drawn this way each event knows its parent (the ground truth of an explanation),
-and the likelihood is known exactly (the best any model can reach).
+number of children at random delays. Drawn this way each event knows its parent: the ground truth of an explanation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,25 +15,12 @@ import pandas as pd
 
 from .sequences import EventSequences
 
-HORIZON = 120.0  # long enough for a few windows per sequence of each ready-made process: about 170 events
-
 
 class SimulatedEvents(NamedTuple):
     """Events with their causes: `parents` (N,) is the parent's index within the same sequence, -1 for immigrants."""
 
     sequences: EventSequences
     parents: np.ndarray
-
-
-class EventLikelihood(NamedTuple):
-    """Per event (N,): `log_prob` of its time and mark given all before, and the `compensator` since the event before.
-
-    -log_prob.mean() is the NLL per event; under the true process the compensators are independent Exp(1), which is
-    the time-rescaling test.
-    """
-
-    log_prob: np.ndarray
-    compensator: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +31,7 @@ class HawkesProcess:
         base_rates: (C,) immigrants per unit of time.
         branching: (C, C) mean number of children; the row is the parent's mark, the column the child's.
         scale: of the gamma delay from parent to child, one number or (C, C) like `branching`.
-        shape: of the delay, likewise; whole, for a compensator in closed form. 1 is exponential: effects are strongest
+        shape: of the delay, likewise; whole, so that the compensator has a closed form. 1 is exponential: effects are strongest
             at once. The mean delay is shape * scale.
         labels: C names of the marks.
         time_unit: name of the unit of time.
@@ -121,68 +107,6 @@ class HawkesProcess:
         starts = np.zeros(len(names))
         return SimulatedEvents(EventSequences(*events, names, self.id2label, starts, self.time_unit), parents)
 
-    def excitation(self, times: np.ndarray, marks: np.ndarray) -> np.ndarray:
-        """(n, n): what event j (column) adds to the intensity of event i's mark at i's time, 0 unless j is earlier."""
-        total = np.zeros((len(times), len(times)))
-        for shape, scale, children in self.kernels():
-            acts = children.sum(axis=1)[marks] > 0  # the others, distractors above all, need no column
-            density, _ = _erlang(times[:, None] - times[None, acts], shape, scale)
-            total[:, acts] += children[marks[None, acts], marks[:, None]] * density
-        return np.tril(total, k=-1)
-
-    def compensator(self, times: np.ndarray, marks: np.ndarray, start: float, until: np.ndarray) -> np.ndarray:
-        """(M,) compensator of all marks from `start` to each of `until` (M,), given the events (n,) before it."""
-        expected = self.base_rates.sum() * (until - start)
-        for shape, scale, children in self.kernels():
-            acts = children.sum(axis=1)[marks] > 0
-            _, distribution = _erlang(until[:, None] - times[None, acts], shape, scale)
-            expected = expected + distribution @ children.sum(axis=1)[marks[acts]]
-        return expected
-
-    def log_likelihood(self, sequences: EventSequences) -> EventLikelihood:
-        """Exact: log intensity of the observed mark minus the compensator of all marks since the event before.
-
-        The first event counts from its sequence's start, with nothing before it (from its own time if the start is
-        unknown). Memory grows with the square of the longest sequence.
-        """
-        if sequences.num_marks != self.num_marks:
-            raise ValueError(f"sequences must have this process's {self.num_marks} marks; got {sequences.num_marks}.")
-        log_prob, increments = np.empty(sequences.num_events), np.empty(sequences.num_events)
-        starts = sequences.previous_times()[sequences.offsets[:-1]]
-        for index, (times, marks) in enumerate(sequences):
-            span = slice(int(sequences.offsets[index]), int(sequences.offsets[index + 1]))
-            intensity = self.base_rates[marks] + self.excitation(times, marks).sum(axis=1)
-            increments[span] = np.diff(self.compensator(times, marks, starts[index], times), prepend=0.0)
-            with np.errstate(divide="ignore"):  # an event this process cannot produce has probability 0
-                log_prob[span] = np.log(intensity) - increments[span]
-        return EventLikelihood(log_prob, increments)
-
-    def parent_posterior(self, times: np.ndarray, marks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """P(event j is the parent of i | history) (n, n), and P(i is an immigrant) (n,); for each i they sum to 1."""
-        excitation, base = self.excitation(times, marks), self.base_rates[marks]
-        intensity = base + excitation.sum(axis=1)
-        return excitation / intensity[:, None], base / intensity
-
-    def kernels(self) -> Iterator[tuple[int, float, np.ndarray]]:
-        """Each distinct delay with the mean children (C, C) that have it: a handful, however many pairs of marks."""
-        shape, scale, branching = self.shape, self.scale, self.branching
-        for k, s in sorted(set(zip(shape[branching > 0].tolist(), scale[branching > 0].tolist(), strict=True))):
-            yield k, s, np.where((shape == k) & (scale == s), branching, 0.0)
-
-
-def _erlang(lag: np.ndarray, shape: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
-    """Density and distribution function of the gamma delay with whole `shape`; 0 before the event (lag < 0).
-
-    P(delay > x * scale) is the Poisson(x) probability of fewer than `shape` points, and the density is its last term.
-    """
-    x = np.maximum(lag, 0.0) / scale
-    term = np.exp(-x)
-    survival = term.copy()
-    for k in range(1, shape):
-        term = term * x / k
-        survival += term
-    return np.where(lag < 0, 0.0, term / scale), 1.0 - survival
-
 
 def _repeat_cells(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Row and column index of every unit counted in `counts` (R, C)."""
@@ -252,7 +176,7 @@ def simulated_events(
     Args:
         process: one of `PROCESSES`.
         num_sequences: sequences per split; by default 1,500 / 150 / 300 of train / validation / test.
-        horizon: length of every observation.
+        horizon: length of every observation; 120 gives about 170 events, enough for a few windows of each sequence.
         seed: of all splits together.
     """
     if process not in PROCESSES:

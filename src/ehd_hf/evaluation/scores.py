@@ -1,7 +1,6 @@
 """How good a point process is: NLL and calibration, as flat rows that carry what repeats them.
 
-Processes are scored on whole sequences (first event excluded) and on the futures of all windows. Trivial baselines
-and, for simulated events, the true process are scored on the same events by the same functions.
+Processes are scored on whole sequences (first event excluded), trivial baselines on the same events.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ import copy
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,17 +19,20 @@ from tqdm.auto import tqdm
 
 from .. import __version__
 from ..data.sequences import EventSequences
-from ..data.synthetic import HawkesProcess
-from ..data.windows import WindowStore, make_windows
 from ..models.point_process import MTPPModel
 from .baselines import EventScores, TrivialBaseline, is_scored
 
 Row = dict[str, Any]
-Scorer = MTPPModel | TrivialBaseline | HawkesProcess
 
 MAX_TOKENS = 2**16  # events per batch, padding included: some tens of MB at the usual widths
 QQ_PROBABILITIES = np.arange(1, 100) / 100
-TRUE_PROCESS = "true process"
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """What scores events itself, such as a fitted `TrivialBaseline`."""
+
+    def log_prob(self, sequences: EventSequences) -> EventScores: ...
 
 
 def trivial_baselines(train: EventSequences) -> dict[str, TrivialBaseline]:
@@ -49,65 +51,60 @@ def trivial_baselines(train: EventSequences) -> dict[str, TrivialBaseline]:
 
 
 def evaluate_mtpp(
-    models: Mapping[str, Scorer],
-    sequences: EventSequences,
-    *,
-    pair: tuple[int, int] | None = None,
-    max_tokens: int = MAX_TOKENS,
-    progress: bool = False,
-    **stamp: Any,
+    models: Mapping[str, MTPPModel | Scorer], sequences: EventSequences, *, progress: bool = False, **stamp: Any
 ) -> Iterator[Row]:
-    """One row for each of `models`, all scored on the same events.
+    """One row for each of `models`, by name, all scored on the same events; with what else each row says, `stamp`.
 
-    Keys: `nll`, `time_nll`, `mark_nll` (nats per event over whole sequences, first events excluded), `num_events`;
-    `ks` (distance of the rescaled times from Exp(1)) and `qq` (99 quantiles of them); with `pair` also `future_nll`,
-    `future_time_nll`, `future_mark_nll` and `num_windows`. The true process does not tell times from marks (None), and
-    sees the whole past of a window, which a model does not. `num_tied` counts scored intervals of 0: there densities
-    are unbounded and NLLs arbitrary, so jitter the times if they are more than a few.
-
-    Args:
-        models: point processes, fitted baselines or the simulating process, by name.
-        sequences: the events.
-        pair: (K, L): also score the K future events of all windows (log p(x_o | H_f) of eq. 5).
-        max_tokens: most events of a batch, padding included; a longer sequence is a batch of its own.
-        progress: show a bar per model.
-        stamp: what else each row says (data, split, ...).
+    Keys: `nll`, `time_nll`, `mark_nll` (nats per event, first events excluded; None if a model does not tell times
+    from marks), `num_events`; `ks` (distance of the rescaled times from Exp(1)) and `qq` (99 quantiles of them).
+    `num_tied` counts scored intervals of 0: there densities are unbounded and NLLs arbitrary, so jitter the times if
+    they are more than a few.
     """
     for name, model in models.items():
         check_marks(name, model, sequences)
-    windows = None if pair is None else make_windows(sequences, future=pair[0], history=pair[1])
     num_tied = int((sequences.intervals()[is_scored(sequences)] == 0).sum())
     for name, model in models.items():
         began = time.perf_counter()
-        window = None if pair is None else f"{pair[0]}-{pair[1]}"
-        row: Row = {"task": "mtpp", **stamp, "pair": window, "model": name}
-        if isinstance(model, MTPPModel):
-            scoring = in_double(model)  # one copy for both passes
-            scores = _score_sequences(scoring, sequences, max_tokens, progress, name)
-        else:
-            scores = score_events(model, sequences)
-        row |= summarize_scores(scores) | {"num_tied": num_tied}
-        if windows is not None:
-            if isinstance(model, MTPPModel):
-                future = _score_futures(scoring, windows, max_tokens, progress, name)
-            else:
-                future = _average_futures(scores, windows)
-            row |= {f"future_{key}": value for key, value in future.items()} | {"num_windows": len(windows)}
-        yield row | {"seconds": round(time.perf_counter() - began, 2), "version": __version__}
+        scores = score_events(model, sequences, progress=name if progress else None)
+        row: Row = {"task": "mtpp", **stamp, "pair": stamp.get("pair"), "model": name, **summarize_scores(scores)}
+        yield row | {"num_tied": num_tied, "seconds": round(time.perf_counter() - began, 2), "version": __version__}
 
 
+@torch.no_grad()
 def score_events(
-    model: Scorer, sequences: EventSequences, *, max_tokens: int = MAX_TOKENS, progress: bool = False
+    model: MTPPModel | Scorer,
+    sequences: EventSequences,
+    *,
+    max_tokens: int = MAX_TOKENS,
+    progress: str | None = None,
 ) -> EventScores:
-    """Log-likelihood and compensator of every event given all before it, each (N,); NaN on first events."""
-    if isinstance(model, TrivialBaseline):
+    """Log-likelihood and compensator of every event given all before it, each (N,); NaN on first events.
+
+    Args:
+        max_tokens: most events of a batch, padding included; a longer sequence is a batch of its own.
+        progress: name of a bar, if one is shown.
+    """
+    if not isinstance(model, MTPPModel):
         return model.log_prob(sequences)
-    if isinstance(model, HawkesProcess):
-        scored, exact = is_scored(sequences), model.log_likelihood(sequences)
-        unknown = np.full(sequences.num_events, np.nan)
-        log_prob, compensator = (np.where(scored, values, np.nan) for values in exact)
-        return EventScores(log_prob, unknown, unknown, compensator)
-    return _score_sequences(in_double(model), sequences, max_tokens, progress, "events")
+    model = in_double(model)
+    flat = EventScores(*(np.full(sequences.num_events, np.nan) for _ in EventScores._fields))
+    origins = sequences.previous_times()[sequences.offsets[:-1]]
+    with tqdm(
+        total=sequences.num_events, unit="events", unit_scale=True, desc=progress, disable=progress is None
+    ) as bar:
+        for rows in _length_buckets(sequences.lengths, max_tokens):
+            count = sequences.lengths[rows]
+            step = np.arange(count.max())
+            mask = step < count[:, None]  # (B, T)
+            where = sequences.offsets[rows, None] + np.minimum(step, count[:, None] - 1)
+            batch = (sequences.times[where] - origins[rows, None], sequences.marks[where], mask)
+            output = model.event_log_prob(*(torch.from_numpy(values).to(model.device) for values in batch))
+            for values, field in zip(flat, EventScores._fields, strict=True):
+                values[where[mask]] = output[field].cpu().numpy()[mask]
+            bar.update(int(count.sum()))
+    for values in flat:
+        values[sequences.offsets[:-1]] = np.nan
+    return flat
 
 
 def summarize_scores(scores: EventScores) -> Row:
@@ -117,7 +114,7 @@ def summarize_scores(scores: EventScores) -> Row:
     if not len(rescaled):
         raise ValueError("evaluation needs sequences of two events or more; got only single events.")
     return {
-        **_mean_nll(*(values[scored] for values in scores[:3])),
+        **mean_nll(*(values[scored] for values in scores[:3])),
         "num_events": len(rescaled),
         "ks": ks_distance(rescaled),
         "qq": [round(value, 6) for value in np.quantile(rescaled, QQ_PROBABILITIES).tolist()],
@@ -129,17 +126,6 @@ def ks_distance(rescaled: np.ndarray) -> float:
     distribution = -np.expm1(-np.sort(rescaled))
     steps = np.arange(len(rescaled) + 1) / len(rescaled)
     return float(max((steps[1:] - distribution).max(), (distribution - steps[:-1]).max()))
-
-
-def add_gaps(rows: Iterable[Row]) -> list[Row]:
-    """The rows, with `gap` = nll above the true process's nll where the same events were scored by it too."""
-    rows = list(rows)
-
-    def events(row: Row) -> tuple[Any, ...]:
-        return tuple(row.get(key) for key in ("data", "split", "jitter_seed", "num_events"))
-
-    truth = {events(row): row["nll"] for row in rows if row["model"] == TRUE_PROCESS}
-    return [row | ({"gap": row["nll"] - truth[events(row)]} if events(row) in truth else {}) for row in rows]
 
 
 def events_digest(*splits: EventSequences) -> str:
@@ -157,9 +143,9 @@ def checkpoint_stamp(folder: str | Path) -> Row:
     return {"checkpoint": hashlib.sha256(weights.read_bytes()).hexdigest()[:12], "seed": seed}
 
 
-def check_marks(name: str, model: Scorer, sequences: EventSequences) -> None:
+def check_marks(name: str, model: Any, sequences: EventSequences) -> None:
     """Refuse what is no point process, and one trained on other marks than those of `sequences`."""
-    if not isinstance(model, Scorer):
+    if not isinstance(model, MTPPModel | Scorer):
         raise ValueError(f"{name} must be a point process; got a {type(model).__name__}. Pass the MTPP inside it.")
     if isinstance(model, MTPPModel) and (number := model.config.num_marks) != sequences.num_marks:
         raise ValueError(
@@ -172,7 +158,8 @@ def in_double(model: MTPPModel) -> MTPPModel:
     return copy.deepcopy(model).double().eval()
 
 
-def _mean_nll(log_prob: np.ndarray, time_log_prob: np.ndarray, mark_log_prob: np.ndarray) -> Row:
+def mean_nll(log_prob: np.ndarray, time_log_prob: np.ndarray, mark_log_prob: np.ndarray) -> Row:
+    """Means over events, as the keys of a row; None where there are none."""
     means = (-float(values.mean()) for values in (log_prob, time_log_prob, mark_log_prob))
     names = ("nll", "time_nll", "mark_nll")
     return {name: None if np.isnan(mean) else mean for name, mean in zip(names, means, strict=True)}
@@ -185,50 +172,3 @@ def _length_buckets(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray
         last = first + max(1, max_tokens // int(lengths[order[first]]))
         yield order[first:last]
         first = last
-
-
-@torch.no_grad()
-def _score_sequences(
-    model: MTPPModel, sequences: EventSequences, max_tokens: int, progress: bool, name: str
-) -> EventScores:
-    flat = EventScores(*(np.full(sequences.num_events, np.nan) for _ in EventScores._fields))
-    origins = sequences.previous_times()[sequences.offsets[:-1]]
-    with tqdm(total=sequences.num_events, unit="events", unit_scale=True, desc=name, disable=not progress) as bar:
-        for rows in _length_buckets(sequences.lengths, max_tokens):
-            count = sequences.lengths[rows]
-            step = np.arange(count.max())
-            mask = step < count[:, None]  # (B, T)
-            where = sequences.offsets[rows, None] + np.minimum(step, count[:, None] - 1)
-            batch = (sequences.times[where] - origins[rows, None], sequences.marks[where], mask)
-            output = model.event_log_prob(*(torch.from_numpy(values).to(model.device) for values in batch))
-            for values, field in zip(flat, EventScores._fields, strict=True):
-                values[where[mask]] = output[field].cpu().numpy()[mask]
-            bar.update(int(count.sum()))
-    for values in flat:
-        values[sequences.offsets[:-1]] = np.nan
-    return flat
-
-
-@torch.no_grad()
-def _score_futures(model: MTPPModel, windows: WindowStore, max_tokens: int, progress: bool, name: str) -> Row:
-    """Mean NLL of the future of every window, its history as the window has it."""
-    sums, size = np.zeros(3), max(1, max_tokens // (windows.history + windows.future))
-    with tqdm(total=len(windows), unit="windows", unit_scale=True, desc=name, disable=not progress) as bar:
-        for first in range(0, len(windows), size):
-            times, marks = windows.gather(np.arange(first, min(first + size, len(windows))))
-            batch = (times, marks, torch.ones(times.shape, dtype=torch.bool))
-            output = model.event_log_prob(*(values.to(model.device) for values in batch), num_last=windows.future)
-            sums += [float(output[field].sum()) for field in EventScores._fields[:3]]
-            bar.update(len(times))
-    return _mean_nll(*np.split(sums / (len(windows) * windows.future), 3))
-
-
-def _average_futures(scores: EventScores, windows: WindowStore) -> Row:
-    """The same mean where an event's score does not depend on the window: by running sums, however many windows."""
-    begin = windows.first + windows.history  # (W,), never a first event
-    means = []
-    for values in scores[:3]:
-        running = np.concatenate([[0.0], np.cumsum(np.nan_to_num(values))])
-        total = (running[begin + windows.future] - running[begin]).sum() / (len(windows) * windows.future)
-        means.append(np.array([np.nan if np.isnan(values[begin[0]]) else total]))
-    return _mean_nll(*means)
