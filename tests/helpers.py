@@ -1,15 +1,21 @@
 """Point processes that can be checked by hand, small random batches, slow references as plain loops, a full disk."""
 
 import dataclasses
+import json
 import math
 import resource
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
+from ehd_hf.data.sequences import load_events
+from ehd_hf.data.sources import load_source
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.point_process import MTPPConfig, MTPPModel
 from ehd_hf.models.window import Window
@@ -17,6 +23,22 @@ from ehd_hf.models.window import Window
 # Sizes of a distiller that trains in an instant.
 TINY = {"input_size": 10, "hidden_size": 16, "attention_size": 8, "num_heads": 2, "feed_forward_size": 12}
 TINY |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
+
+
+def from_lists(times, marks, *, seq_ids=None, starts=None, **keywords):
+    """Events of one list of times and one of marks per sequence, perhaps their ids and starts."""
+    columns = {"times": list(map(list, times)), "marks": list(map(list, marks))}
+    columns |= {} if seq_ids is None else {"seq_id": list(seq_ids)}
+    columns |= {} if starts is None else {"start": np.asarray(starts, dtype=np.float64)}
+    return load_events(columns, start=None if starts is None else "start", **keywords)
+
+
+def easytpp_events(rows):
+    """EasyTPP rows, as a file of them is read."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.json"
+        file.write_text(json.dumps(list(rows), default=np.ndarray.tolist))
+        return load_source(file)["train"]
 
 
 def tiny_fullynn(num_marks=6, seed=0, scale=0.0, **config):

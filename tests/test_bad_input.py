@@ -21,8 +21,8 @@ import ehd_hf
 from ehd_hf import EHDDistiller, load_events, load_windows
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.reading import read_events
-from ehd_hf.data.sources import from_easytpp, load_source
-from helpers import tiny_fullynn
+from ehd_hf.data.sources import load_source
+from helpers import easytpp_events, tiny_fullynn
 
 OURS = Path(ehd_hf.__file__).parent
 GOOD = [(0.5, "a"), (1.0, "b"), (2.0, "a"), (3.5, "c")]
@@ -225,7 +225,7 @@ def test_damaged_metadata_beside_a_parquet_schema_is_ignored(tmp_path, metadata)
     + [{"time_since_start": [["x"]], "type_event": [[0]], "time_since_last_event": [0.0]}],
 )
 def test_bad_easytpp_rows_are_refused(row):
-    assert refusal(lambda: from_easytpp([row]))
+    assert refusal(lambda: easytpp_events([row]))
 
 
 # --- arguments of the doors of this folder

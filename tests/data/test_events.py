@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 
 from ehd_hf.data.reading import read_events
-from ehd_hf.data.sequences import EventSequences, find_sequence, load_events, load_splits
+from ehd_hf.data.sequences import find_sequence, load_events, load_splits
 from ehd_hf.data.tables import column_names
+from helpers import from_lists
 
 # Two users by hand: "b" has 3 events (two of them tied), "a" has 2.
 LONG = pd.DataFrame(
@@ -149,7 +150,7 @@ def test_starts_give_the_first_interval():
 
 def test_from_lists_equals_load_events_on_numbers():
     times, marks = [[1.0, 2.0, 2.0], [7.0]], [[0, 3, 1], [2]]
-    lists = EventSequences.from_lists(times, marks, seq_ids=["p", "q"], starts=[0.0, np.nan], time_unit="min")
+    lists = from_lists(times, marks, seq_ids=["p", "q"], starts=[0.0, np.nan], time_unit="min")
     loaded = load_events({"seq_id": ["p", "q"], "times": times, "marks": marks, "s": [0.0, None]}, start="s")
     for name in ("times", "marks", "offsets", "starts"):
         np.testing.assert_array_equal(getattr(lists, name), getattr(loaded, name))

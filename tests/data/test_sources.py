@@ -6,20 +6,20 @@ import pickle
 import runpy
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pandas as pd
 import pytest
 
 from ehd_hf.data.sequences import EventSequences, load_events
-from ehd_hf.data.sources import from_easytpp, load_source, with_jitter
+from ehd_hf.data.sources import load_source, with_jitter
+from helpers import easytpp_events
 
 TOOLS = Path(__file__).resolve().parents[2] / "scripts" / "tools"
 READ_PICKLES = runpy.run_path(str(TOOLS / "neural_hawkes.py"))["read_pickles"]
 
 
 def from_neural_hawkes(path):
-    return {split: from_easytpp(rows) for split, rows in READ_PICKLES(path).items()}
+    return {split: easytpp_events(rows) for split, rows in READ_PICKLES(path).items()}
 
 
 def easytpp_row(times, marks, first_gap=0.0, dim_process=6, **more):
@@ -54,16 +54,15 @@ def assert_rows(sequences):
 # EasyTPP
 
 
-@pytest.mark.parametrize("kind", ["list", "dataset"])
-def test_easytpp_rows_give_times_marks_ids_and_the_declared_number_of_marks(kind):
-    sequences = from_easytpp(datasets.Dataset.from_list(ROWS) if kind == "dataset" else ROWS)
+def test_easytpp_rows_give_times_marks_ids_and_the_declared_number_of_marks():
+    sequences = easytpp_events(ROWS)
     assert_rows(sequences)
     assert sequences.seq_ids == (7, 9)
 
 
 def test_the_first_gap_tells_the_start_of_the_observation_and_zero_means_unknown():
     rows = [easytpp_row([3.0, 4.0], [0, 1], first_gap=gap) for gap in (0.0, 3.0, 1.0)]
-    np.testing.assert_array_equal(from_easytpp(rows).starts, [np.nan, 0.0, 2.0])
+    np.testing.assert_array_equal(easytpp_events(rows).starts, [np.nan, 0.0, 2.0])
 
 
 @pytest.mark.parametrize("layout", ["array", "lines", "parquet"])
@@ -91,16 +90,15 @@ def test_an_easytpp_file_alone_is_the_split_train(tmp_path):
 def test_rounded_gaps_pass_but_gaps_that_tell_another_story_are_refused():
     row = easytpp_row([10.1234567, 11.7654321, 15.1111111], [0, 1, 2])
     row["time_since_last_event"] = [round(gap, 3) for gap in row["time_since_last_event"]]
-    assert from_easytpp([row]).num_events == 3
+    assert easytpp_events([row]).num_events == 3
     row["time_since_last_event"] = [0.0, 1.642, 0.3]
     with pytest.raises(ValueError, match=r"differences of time_since_start; got .* in row 1 of train\. Correct it"):
-        from_easytpp([ROWS[0], row])
+        easytpp_events([ROWS[0], row])
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"times": [1.0]}], "rows of train must have time_since_start and type_event; got times"),
         ([easytpp_row([1.0], [6])], r"lie in \[0, 6\); got 6"),
         ([easytpp_row([2.0, 1.0], [0, 1])], "times must not decrease"),
         ([], "no events"),
@@ -109,7 +107,7 @@ def test_rounded_gaps_pass_but_gaps_that_tell_another_story_are_refused():
 )
 def test_bad_easytpp_rows_say_what_is_wrong(rows, message):
     with pytest.raises(ValueError, match=message):
-        from_easytpp(rows)
+        easytpp_events(rows)
 
 
 # Neural Hawkes pickles

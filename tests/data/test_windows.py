@@ -12,6 +12,7 @@ from ehd_hf.data import export as windows_module
 from ehd_hf.data.export import export_windows, statistics
 from ehd_hf.data.sequences import EventSequences, load_events
 from ehd_hf.data.windows import WindowStore, load_windows, make_crops, make_windows, parse_pair
+from helpers import from_lists
 
 
 def random_sequences(lengths, *, num_marks=6, seed=0, starts=False) -> EventSequences:
@@ -20,7 +21,7 @@ def random_sequences(lengths, *, num_marks=6, seed=0, starts=False) -> EventSequ
     times = [1000 + np.cumsum(rng.integers(0, 4, length) / 4) for length in lengths]
     marks = [rng.integers(0, num_marks, length) for length in lengths]
     begin = [t[0] - 1.5 if starts and i % 2 else np.nan for i, t in enumerate(times)]
-    return EventSequences.from_lists(times, marks, num_marks=num_marks, starts=begin, time_unit="h")
+    return from_lists(times, marks, num_marks=num_marks, starts=begin, time_unit="h")
 
 
 def slow_windows(sequences: EventSequences, future: int, history: int) -> list[tuple[int, int, float, list, list]]:
@@ -70,7 +71,7 @@ def test_the_store_equals_plain_python_windowing(seed):
 
 def test_relative_times_keep_small_intervals_far_from_zero():
     far = 1.4e9
-    events = EventSequences.from_lists([[far, far + 0.001, far + 0.003]], [[0, 0, 0]])
+    events = from_lists([[far, far + 0.001, far + 0.003]], [[0, 0, 0]])
     np.testing.assert_allclose(make_windows(events, future=1, history=1)[0]["times"], [0.001, 0.003], rtol=1e-3)
 
 
@@ -110,9 +111,7 @@ def test_crops_start_wherever_enough_events_remain():
 
 
 def test_crops_pad_right_and_leave_unknown_first_intervals_out_of_the_loss():
-    events = EventSequences.from_lists(
-        [[1.0, 3.0, 3.0, 4.0], [5.0, 6.0]], [[1, 2, 0, 1], [2, 2]], starts=[np.nan, 4.5]
-    )
+    events = from_lists([[1.0, 3.0, 3.0, 4.0], [5.0, 6.0]], [[1, 2, 0, 1], [2, 2]], starts=[np.nan, 4.5])
     batch = make_crops(events, length=4, min_events=4).__getitems__([0, 1])
     assert batch["times"].tolist() == [[0, 2, 2, 3], [0.5, 1.5, 1.5, 1.5]]
     assert batch["marks"].tolist() == [[1, 2, 0, 1], [2, 2, 0, 0]]
@@ -125,7 +124,7 @@ def test_crops_pad_right_and_leave_unknown_first_intervals_out_of_the_loss():
 
 
 def test_a_single_event_makes_a_crop():
-    item = make_crops(EventSequences.from_lists([[3.0]], [[0]]), length=4)[0]
+    item = make_crops(from_lists([[3.0]], [[0]]), length=4)[0]
     assert item["times"].tolist() == [0.0] and item["loss_mask"].tolist() == [False]
 
 
@@ -224,7 +223,7 @@ def test_the_card_tells_computed_statistics_and_given_texts(splits, tmp_path):
 
 
 def test_statistics_count_only_real_intervals():
-    events = EventSequences.from_lists([[1.0, 2.0, 4.0], [10.0, 13.0]], [[0, 1, 0], [1, 1]], starts=[np.nan, 6.0])
+    events = from_lists([[1.0, 2.0, 4.0], [10.0, 13.0]], [[0, 1, 0], [1, 1]], starts=[np.nan, 6.0])
     row = statistics(events)  # intervals 1, 2, 4, 3
     assert (row["interval mean"], row["t0"], row["T"]) == (2.5, 1.0, 13.0)
     assert row["interval std"] == pytest.approx(np.std([1, 2, 4, 3]))
@@ -261,21 +260,3 @@ def test_a_failing_export_leaves_nothing_behind(splits, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         export_windows(splits, tmp_path / "full", [(3, 4)], name="toy")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_sampled_sequences_are_whole_and_just_enough(size):
-    store = make_windows(random_sequences([12, 9, 30, 7, 21, 16, 4]), future=3, history=4)
-    sample, again, other = (store.sample_sequences(size, seed=seed) for seed in (3, 3, 4))
-    chosen = np.unique(sample.sequence_index)
-    kept = np.flatnonzero(np.isin(store.sequence_index, chosen))
-    assert sample.first.tolist() == again.first.tolist() == store.first[kept].tolist()  # all windows of these
-    assert len(sample) >= min(size, len(store))
-    counts = np.bincount(store.sequence_index)
-    assert len(sample) == len(store) or any(len(sample) - counts[index] < size for index in chosen)
-    assert size != 7 or other.first.tolist() != sample.first.tolist()
-
-
-def test_sampled_crops_keep_their_lengths():
-    crops = make_crops(random_sequences([5, 9, 12]), length=4).sample_sequences(6, seed=1)
-    assert len(crops.count) == len(crops) >= 6

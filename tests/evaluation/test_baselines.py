@@ -7,20 +7,20 @@ import pytest
 import torch
 from scipy import stats
 
-from ehd_hf.data.sequences import EventSequences
 from ehd_hf.evaluation.baselines import TrivialBaseline, fit_gamma, gamma_log_survival, is_scored
+from helpers import from_lists
 
 
 def two_sequences():
     """Three marks; the first event of each sequence, at its own time, is never scored."""
-    return EventSequences.from_lists([[5.0, 6.0, 8.0, 9.0], [1.0, 5.0]], [[0, 1, 1, 0], [2, 1]], num_marks=3)
+    return from_lists([[5.0, 6.0, 8.0, 9.0], [1.0, 5.0]], [[0, 1, 1, 0], [2, 1]], num_marks=3)
 
 
 def gamma_sequences(shape=0.6, scale=2.0, seed=0):
     generator = np.random.default_rng(seed)
     lengths = (7, 1, 40, 300)
     times = [generator.gamma(shape, scale, size=length).cumsum() for length in lengths]
-    return EventSequences.from_lists(times, [generator.integers(5, size=length) for length in lengths], num_marks=5)
+    return from_lists(times, [generator.integers(5, size=length) for length in lengths], num_marks=5)
 
 
 def test_poisson_and_unigram_by_hand():
@@ -90,15 +90,15 @@ def test_rescaled_times_of_the_right_family_are_exponential():
 
 
 def test_intervals_of_zero_are_raised_to_the_smallest_positive_one():
-    tied = EventSequences.from_lists([[0.0, 0.0, 0.25, 1.0, 1.0]], [[0, 0, 1, 0, 1]])
+    tied = from_lists([[0.0, 0.0, 0.25, 1.0, 1.0]], [[0, 0, 1, 0, 1]])
     scores = TrivialBaseline().fit(tied).log_prob(tied)
     assert np.isfinite(scores.log_prob[1:]).all()
     assert scores.time_log_prob[1] == scores.time_log_prob[2] == scores.time_log_prob[4]
 
 
 def test_a_known_start_does_not_make_the_first_event_count():
-    known = EventSequences.from_lists([[5.0, 6.0, 8.0]], [[0, 1, 1]], starts=[0.0])
-    unknown = EventSequences.from_lists([[5.0, 6.0, 8.0]], [[0, 1, 1]])
+    known = from_lists([[5.0, 6.0, 8.0]], [[0, 1, 1]], starts=[0.0])
+    unknown = from_lists([[5.0, 6.0, 8.0]], [[0, 1, 1]])
     first, second = (TrivialBaseline().fit(sequences).log_prob(sequences) for sequences in (known, unknown))
     np.testing.assert_array_equal(first.log_prob, second.log_prob)
 
@@ -111,6 +111,6 @@ def test_bad_input_is_answered_with_what_is_known():
     with pytest.raises(ValueError, match="fitted on 3 marks; got sequences of 5"):
         TrivialBaseline("poisson").fit(two_sequences()).log_prob(gamma_sequences())
     with pytest.raises(ValueError, match="positive intervals; got none among 2"):
-        TrivialBaseline().fit(EventSequences.from_lists([[1.0], [2.0]], [[0], [0]]))
+        TrivialBaseline().fit(from_lists([[1.0], [2.0]], [[0], [0]]))
     with pytest.raises(ValueError, match="intervals that differ"):
-        TrivialBaseline().fit(EventSequences.from_lists([[1.0, 2.0, 3.0]], [[0, 0, 0]]))
+        TrivialBaseline().fit(from_lists([[1.0, 2.0, 3.0]], [[0, 0, 0]]))

@@ -7,7 +7,6 @@ import pytest
 import torch
 from scipy import stats
 
-from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.synthetic import HawkesProcess, delayed_hawkes
 from ehd_hf.evaluation import scores as evaluation
 from ehd_hf.evaluation.scores import (
@@ -20,6 +19,7 @@ from ehd_hf.evaluation.scores import (
 )
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.point_process import MTPPConfig, MTPPModel
+from helpers import from_lists
 
 
 class PoissonMTPP(MTPPModel):
@@ -48,7 +48,7 @@ def events():
     """19 sequences of different lengths, one event in the shortest."""
     sequences = delayed_hawkes().simulate(25.0, 17, np.random.default_rng(0)).sequences
     times, marks = [list(pieces) for pieces in zip(*sequences, strict=True)]
-    return EventSequences.from_lists([*times, [3.0], [2.0, 2.0, 4.0]], [*marks, [1], [0, 5, 2]], num_marks=6)
+    return from_lists([*times, [3.0], [2.0, 2.0, 4.0]], [*marks, [1], [0, 5, 2]], num_marks=6)
 
 
 def slow_scores(model, sequences):
@@ -83,7 +83,7 @@ def test_batches_hold_every_sequence_once_and_no_more_tokens_than_allowed():
 
 
 def test_a_poisson_row_has_the_nll_known_by_hand():
-    sequences = EventSequences.from_lists([[5.0, 6.0, 8.0, 9.0], [1.0, 5.0]], [[0, 1, 1, 0], [1, 0]])
+    sequences = from_lists([[5.0, 6.0, 8.0, 9.0], [1.0, 5.0]], [[0, 1, 1, 0], [1, 0]])
     (row,) = evaluate_mtpp({"p": PoissonMTPP([0.5, 1.5])}, sequences, data="toy", seed=3)
     # Scored: intervals 1, 2, 1, 4 and marks 1, 1, 0, 0, at a total rate of 2.
     assert row["time_nll"] == pytest.approx(-np.log(2) + 2 * 8 / 4)
@@ -117,7 +117,7 @@ def test_ks_distance_agrees_with_scipy_and_sees_a_wrong_rate():
 
 def test_short_intervals_far_from_the_origin_are_not_lost():
     times = np.array([0.0, 500_000.0, 500_000.001, 500_000.003])
-    sequences = EventSequences.from_lists([times], [[0, 0, 0, 0]])
+    sequences = from_lists([times], [[0, 0, 0, 0]])
     np.testing.assert_allclose(score_events(PoissonMTPP([1.0]), sequences).compensator[1:], np.diff(times), rtol=1e-12)
 
 
@@ -125,17 +125,17 @@ def test_bad_input_is_refused_before_anything_is_scored(events):
     with pytest.raises(ValueError, match="model m knows 3 marks; the events have 6"):
         next(evaluate_mtpp({"m": small_fullynn(3)}, events))
     with pytest.raises(ValueError, match="two events or more"):
-        list(evaluate_mtpp({"m": small_fullynn(1)}, EventSequences.from_lists([[1.0]], [[0]])))
+        list(evaluate_mtpp({"m": small_fullynn(1)}, from_lists([[1.0]], [[0]])))
     with pytest.raises(ValueError, match="m must be a point process; got a Linear"):
         next(evaluate_mtpp({"m": torch.nn.Linear(1, 1)}, events))
 
 
 def test_the_digest_of_events_sees_every_time_mark_and_boundary(events):
-    split = EventSequences.from_lists([[1.0, 2.0], [3.0]], [[0, 1], [1]])
+    split = from_lists([[1.0, 2.0], [3.0]], [[0, 1], [1]])
     other = [
-        EventSequences.from_lists([[1.0, 2.5], [3.0]], [[0, 1], [1]]),
-        EventSequences.from_lists([[1.0, 2.0], [3.0]], [[0, 0], [1]]),
-        EventSequences.from_lists([[1.0], [2.0, 3.0]], [[0], [1, 1]]),
+        from_lists([[1.0, 2.5], [3.0]], [[0, 1], [1]]),
+        from_lists([[1.0, 2.0], [3.0]], [[0, 0], [1]]),
+        from_lists([[1.0], [2.0, 3.0]], [[0], [1, 1]]),
     ]
     assert len({events_digest(sequences) for sequences in (split, *other)}) == 4
     assert events_digest(split) == events_digest(split.select([0, 1]))

@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 from ehd_hf.cli import app
 from ehd_hf.data import tables
 from ehd_hf.data.export import export_windows
-from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.windows import make_windows
 from ehd_hf.explain import many
 from ehd_hf.explain.explainer import WINDOW_COLUMNS, EHDDistiller, load_example
 from ehd_hf.explain.explanation import FIELDS, explanations_to_frame
 from ehd_hf.explain.many import Work, explain_many
+from helpers import from_lists
 
 LENGTHS = [15, 4, 9, 40, 12, 3, 11, 21, 5, 17]  # two are too short for a future of 4
 NUMBERS = ["num_distilled", "dppl_left", "dppl_distilled", "dppl_empty", "dppl_left_time", "dppl_left_mark"]
@@ -43,7 +43,7 @@ def sequences():
     times = [3.0 + np.cumsum(generator.integers(0, 6, length)) / 4 for length in LENGTHS]
     marks = [generator.integers(0, 6, length) for length in LENGTHS]
     names = [f"user {number}" for number in range(len(LENGTHS))]
-    return EventSequences.from_lists(times, marks, id2label=LABELS, seq_ids=names, time_unit="h")
+    return from_lists(times, marks, id2label=LABELS, seq_ids=names, time_unit="h")
 
 
 def write_lists(events, path):

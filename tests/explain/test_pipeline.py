@@ -12,7 +12,7 @@ import yaml
 
 import ehd_hf
 from ehd_hf.data.export import export_windows
-from ehd_hf.data.sequences import EventSequences, load_events
+from ehd_hf.data.sequences import load_events
 from ehd_hf.explain import explainer as pipeline
 from ehd_hf.explain.explainer import EHDDistiller, list_pretrained, load_example
 from ehd_hf.explain.explanation import Explanation
@@ -21,7 +21,7 @@ from ehd_hf.hub.fetch import CHECKPOINTS, resolve
 from ehd_hf.models.ehd import EHDDistillerModel
 from ehd_hf.models.perplexity import dppl
 from ehd_hf.models.window import Window
-from helpers import TINY, tiny_fullynn
+from helpers import TINY, from_lists, tiny_fullynn
 
 LABELS = dict(enumerate(("deploy", "check", "alert", "login", "ticket", "restart")))
 HISTORY, FUTURE = 7, 4
@@ -125,7 +125,7 @@ FORMS = {
     "dataset of events": datasets.Dataset.from_dict({"time": TIMES, "mark": NAMES}),
     "dataset of sequences": datasets.Dataset.from_dict({"times": [TIMES], "marks": [NAMES]}),
     "row of a dataset": datasets.Dataset.from_dict({"times": [TIMES], "marks": [NAMES]})[0],
-    "EventSequences": EventSequences.from_lists([TIMES], [MARKS], id2label=LABELS),
+    "EventSequences": from_lists([TIMES], [MARKS], id2label=LABELS),
 }
 
 
@@ -253,13 +253,13 @@ def test_asking_for_more_history_than_there_is_takes_all(explainer):
 
 
 def test_the_clock_begins_at_a_sequences_start_if_it_is_known(explainer):
-    answer = explainer.explain(EventSequences.from_lists([TIMES], [MARKS], id2label=LABELS, starts=[0.5]))
+    answer = explainer.explain(from_lists([TIMES], [MARKS], id2label=LABELS, starts=[0.5]))
     assert answer.dppl_left == pytest.approx(by_model(explainer.model, origin=0.5)[2], abs=1e-6)
 
 
 def test_exported_sequences_keep_their_starts(explainer, tmp_path):
     lists = zip(*(hours(size, seed=size) for size in (11, 14, 17)), strict=True)
-    events = EventSequences.from_lists(*lists, id2label=LABELS, starts=[1.0, 2.0, 0.0])
+    events = from_lists(*lists, id2label=LABELS, starts=[1.0, 2.0, 0.0])
     export_windows({"test": events}, tmp_path / "data", [(FUTURE, HISTORY)], name="small")
     dataset = datasets.load_dataset(str(tmp_path / "data"), "sequences", split="test", cache_dir=str(tmp_path / "c"))
     for one, two in zip(explainer.explain(dataset), explainer.explain(events), strict=True):
@@ -317,7 +317,7 @@ def test_the_front_door_and_the_representation(explainer):
 
 
 def renamed(labels):
-    return EventSequences.from_lists([TIMES], [MARKS], id2label=LABELS | labels)
+    return from_lists([TIMES], [MARKS], id2label=LABELS | labels)
 
 
 def reversed_names():

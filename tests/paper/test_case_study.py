@@ -5,6 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from ehd_hf.data.windows import make_windows
+from helpers import from_lists
+from tasks import sample_sequences
 from tasks.case_study import case_study, length_distribution, sizes_along, slide_summary, slides
 
 T, F = True, False
@@ -93,3 +96,17 @@ def test_a_case_study_is_one_row_json_can_hold():
     assert row["added"] == [0, 66] and row["ejected"] == [66]
     assert row["run_length"] is row["in_runs"] is None  # nothing was ejected
     assert len(row["along"]) == 4 and all(mark["share"] == 1.0 for mark in row["mark_shares"])
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_sampled_sequences_are_whole_and_just_enough(size):
+    events = from_lists(*([range(length) for length in (12, 9, 30, 7, 21, 16, 4)] for _ in range(2)))
+    store = make_windows(events, future=3, history=4)
+    sample, again, other = (sample_sequences(store, size, seed=seed) for seed in (3, 3, 4))
+    chosen = np.unique(sample.sequence_index)
+    kept = np.flatnonzero(np.isin(store.sequence_index, chosen))
+    assert sample.first.tolist() == again.first.tolist() == store.first[kept].tolist()  # all windows of these
+    assert len(sample) >= min(size, len(store))
+    counts = np.bincount(store.sequence_index)
+    assert len(sample) == len(store) or any(len(sample) - counts[index] < size for index in chosen)
+    assert size != 7 or other.first.tolist() != sample.first.tolist()

@@ -9,7 +9,6 @@ import torch
 from scipy import stats
 from torch.nn.functional import pad
 
-from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.synthetic import PROCESSES, HawkesProcess, delayed_hawkes
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation.statistics import mean_interval
@@ -17,7 +16,7 @@ from ehd_hf.models.perplexity import future_log_prob, keep_gradient, log_perplex
 from ehd_hf.models.window import Window
 from ehd_hf.solvers.base import get_solver
 from ehd_hf.solvers.prefix import RankedBy
-from helpers import random_window
+from helpers import from_lists, random_window
 from tasks import Run, causes
 from tasks.causes import TrueLikelihood, cause_metrics, causes_of, evaluate_causes, oracle_scores
 from tasks.true_process import TrueProcess
@@ -39,7 +38,7 @@ def test_average_precision_r_precision_and_recall_by_hand():
 
 
 def test_causes_are_parents_inside_the_history_of_any_future_event():
-    sequences = EventSequences.from_lists([range(6), range(5)], [[0] * 6, [0] * 5])
+    sequences = from_lists([range(6), range(5)], [[0] * 6, [0] * 5])
     parents = np.array([-1, 0, 0, 1, 2, 4] + [-1, -1, 1, 1, 3])
     windows = make_windows(sequences, future=2, history=2)
     # Of the first: events 1 2 | 3 4 and 2 3 | 4 5. Of the second: 1 2 | 3 4.
@@ -129,9 +128,7 @@ def test_the_true_likelihood_of_whole_sequences_is_that_of_the_process(name):
 def deleted_log_prob(process, times, marks, kept, conditioning):
     """log p of the future (K,) after the rest was deleted, by the process's own likelihood of what is left."""
     left = [*(event for event in range(L) if kept[event]), *range(L, L + K)]
-    sequence = EventSequences.from_lists(
-        [times[left].numpy()], [marks[left].numpy()], num_marks=process.num_marks, starts=[0.0]
-    )
+    sequence = from_lists([times[left].numpy()], [marks[left].numpy()], num_marks=process.num_marks, starts=[0.0])
     log_prob = TrueProcess(process).log_likelihood(sequence).log_prob[-K:].copy()
     if conditioning == "survival":
         before = left[:-K]

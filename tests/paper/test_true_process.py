@@ -7,11 +7,11 @@ import pytest
 import torch
 from scipy import stats
 
-from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.synthetic import PROCESSES, HawkesProcess, delayed_hawkes
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation.scores import score_events, trivial_baselines
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
+from helpers import from_lists
 from tasks import mtpp
 from tasks.mtpp import add_gaps, score_row
 from tasks.true_process import TRUE_PROCESS, TrueProcess
@@ -22,7 +22,7 @@ def events():
     """19 sequences of different lengths, one event in the shortest."""
     sequences = delayed_hawkes().simulate(25.0, 17, np.random.default_rng(0)).sequences
     times, marks = [list(pieces) for pieces in zip(*sequences, strict=True)]
-    return EventSequences.from_lists([*times, [3.0], [2.0, 2.0, 4.0]], [*marks, [1], [0, 5, 2]], num_marks=6)
+    return from_lists([*times, [3.0], [2.0, 2.0, 4.0]], [*marks, [1], [0, 5, 2]], num_marks=6)
 
 
 def mixed_process():
@@ -35,7 +35,7 @@ def mixed_process():
 
 def test_two_events_of_an_exponential_process_worked_by_hand():
     process = TrueProcess(HawkesProcess([0.5, 0.2], [[0.1, 0.6], [0.0, 0.3]], scale=2.0))
-    sequences = EventSequences.from_lists([[1.0, 3.0]], [[0, 1]], num_marks=2, starts=[0.0])
+    sequences = from_lists([[1.0, 3.0]], [[0, 1]], num_marks=2, starts=[0.0])
     log_prob, compensator = process.log_likelihood(sequences)
     first, second = 0.7 * 1.0, 0.7 * 2.0 + (0.1 + 0.6) * (1 - math.exp(-2.0 / 2.0))
     second_intensity = 0.2 + 0.6 * math.exp(-2.0 / 2.0) / 2.0
@@ -88,7 +88,7 @@ def test_compensators_of_the_true_process_are_unit_exponential(name):
 
 def test_tied_times_an_unknown_start_and_impossible_events_have_defined_likelihoods():
     process = TrueProcess(HawkesProcess([0.5, 0.0], [[0.2, 0.4], [0.0, 0.0]]))
-    sequences = EventSequences.from_lists([[2.0, 2.0], [1.0, 1.5]], [[0, 1], [1, 0]], num_marks=2)
+    sequences = from_lists([[2.0, 2.0], [1.0, 1.5]], [[0, 1], [1, 0]], num_marks=2)
     log_prob, compensator = process.log_likelihood(sequences)
     np.testing.assert_allclose(compensator[:3], 0.0, atol=1e-15)  # unknown starts: the clock begins with the event
     np.testing.assert_allclose(log_prob[:2], [math.log(0.5), math.log(0.4)])

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import helpers
-from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.synthetic import delayed_hawkes
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation.statistics import mean_interval
+from helpers import from_lists
 from tasks import Run, renumber_marks
 from tasks import windows as evaluation
 from tasks.windows import PaperTasks
@@ -47,7 +47,7 @@ def by_hand():
     0 with the event at 4, -2 and -3 with 2 or 1 the last, -4 with nothing.
     """
     times, marks = [10.0, 11.0, 12.0, 14.0, 15.0, 17.0], [0, 1, 2]
-    sequences = EventSequences.from_lists([times] * 3, [[0, first, 0, 1, 2, 0] for first in marks], num_marks=3)
+    sequences = from_lists([times] * 3, [[0, first, 0, 1, 2, 0] for first in marks], num_marks=3)
     masks = [[True, False, False], [True, True, True], [True, False, True]]
     distiller = FixedDistiller(helpers.PoissonMTPP([0.5, 1.0, 0.5]), masks, sequences.id2label)
     return distiller, make_windows(sequences, future=2, history=3)
@@ -173,7 +173,7 @@ def test_only_rows_that_are_not_cached_are_computed(by_hand, monkeypatch):
 
 
 def test_marks_of_the_same_names_are_renumbered_and_others_left():
-    sequences = EventSequences.from_lists([[1.0, 2.0, 3.0]], [[0, 1, 2]], id2label={0: "a", 1: "b", 2: "c"})
+    sequences = from_lists([[1.0, 2.0, 3.0]], [[0, 1, 2]], id2label={0: "a", 1: "b", 2: "c"})
     ours = renumber_marks(sequences, {0: "c", 1: "a", 2: "b"})
     assert ours.marks.tolist() == [1, 2, 0] and dict(ours.id2label) == {0: "c", 1: "a", 2: "b"}
     assert renumber_marks(sequences, {0: "a", 1: "b", 2: "c", 3: "d"}) is sequences

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ehd_hf.data.sequences import EventSequences
 from ehd_hf.present.report import draw_windows, report_html
 from explanations import HOSTILE, MARKS, made
+from helpers import from_lists
 
 CALIBRATION = [
     {"model": name, "nll": nll, "time_nll": 1.0, "mark_nll": nll - 1, "ks": 0.05, "num_events": 60}
@@ -19,7 +19,7 @@ CALIBRATION = [
 def report(explanations, marks, title="A report"):
     """A report of explanations made by hand, one sequence each."""
     times = [np.arange(len(one.history) + len(one.future)) for one in explanations]
-    events = EventSequences.from_lists(times, [0 * one for one in times], id2label=dict(enumerate(marks)))
+    events = from_lists(times, [0 * one for one in times], id2label=dict(enumerate(marks)))
     windows = draw_windows(events, len(explanations[0].future), 10**4, len(explanations))
     return report_html(events, windows, explanations, CALIBRATION, title=title)
 

@@ -13,12 +13,11 @@ import pytest
 import torch
 
 import ehd_hf
-from ehd_hf.data.sequences import EventSequences
 from ehd_hf.explain.explainer import EHDDistiller
 from ehd_hf.present.pages import explanation_fragment, explanation_page, list_entry, window_data
 from ehd_hf.present.report import OURS, draw_windows, judge_process, report_html, summarize, write_report
 from explanations import HOSTILE, MARKS, MOMENT, made
-from helpers import AdditiveMTPP, PoissonMTPP, largest_file
+from helpers import AdditiveMTPP, PoissonMTPP, from_lists, largest_file
 
 VOID = {"meta", "link", "img", "input", "br", "hr"}
 NUMBERS = {mark: index for index, mark in enumerate(MARKS)}
@@ -62,7 +61,7 @@ def sequences(lengths=(12, 5, 30, 3), marks=MARKS, starts=None):
     generator = np.random.default_rng(0)
     times = [generator.exponential(size=count).cumsum() for count in lengths]
     kinds = [generator.integers(len(marks), size=count) for count in lengths]
-    return EventSequences.from_lists(times, kinds, id2label=dict(enumerate(marks)), starts=starts)
+    return from_lists(times, kinds, id2label=dict(enumerate(marks)), starts=starts)
 
 
 def additive(marks=MARKS, **options):
@@ -97,7 +96,7 @@ def test_a_window_is_explained_as_its_sequence_would_be_up_to_there():
     windows = draw_windows(events, future=2, history=7, size=9, seed=1)
     for row, answer in enumerate(explainer.explain(windows.stretches, future=2, history=7)):
         until = [[values[: windows.end[row]]] for values in events[windows.sequence[row]]]
-        alone = explainer.explain(EventSequences.from_lists(*until, id2label=LABELS), future=2, history=7)
+        alone = explainer.explain(from_lists(*until, id2label=LABELS), future=2, history=7)
         assert answer.distill_mask == alone.distill_mask and answer.dppl_left == pytest.approx(alone.dppl_left)
         assert [event.time for event in answer.history] == [event.time for event in alone.history]
 
@@ -155,10 +154,10 @@ def test_the_process_is_judged_beside_trivial_ones_on_the_same_events():
 
 
 def test_a_process_is_judged_where_a_trivial_model_does_not_exist():
-    even = EventSequences.from_lists([[1.0, 2.0, 3.0]], [[0, 1, 0]], id2label=LABELS)
+    even = from_lists([[1.0, 2.0, 3.0]], [[0, 1, 0]], id2label=LABELS)
     rows, _ = judge_process(additive(), even)  # no gamma distribution for equal intervals
     assert [row["model"] for row in rows] == ["Poisson + unigram", OURS]
-    assert judge_process(additive(), EventSequences.from_lists([[1.0]], [[0]], id2label=LABELS)) == ([], "")
+    assert judge_process(additive(), from_lists([[1.0]], [[0]], id2label=LABELS)) == ([], "")
 
 
 def test_large_data_is_judged_on_some_of_its_sequences(monkeypatch):

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from ehd_hf.data.reading import read_events
-from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.windows import make_windows
 from ehd_hf.training import recipe
 from ehd_hf.training.recipe import (
@@ -31,13 +30,14 @@ from ehd_hf.training.recipe import (
     open_run,
     split_events,
 )
+from helpers import from_lists
 
 
 def sequences(lengths, num_marks=3, seed=0, names=None):
     generator = np.random.default_rng(seed)
     times = [np.cumsum(generator.exponential(size=n)) for n in lengths]
     marks = [generator.integers(num_marks, size=n) for n in lengths]
-    return EventSequences.from_lists(times, marks, num_marks=num_marks, seq_ids=names, time_unit="h")
+    return from_lists(times, marks, num_marks=num_marks, seq_ids=names, time_unit="h")
 
 
 # --- windows
@@ -170,7 +170,7 @@ def test_durations_are_as_precise_as_an_estimate(seconds, text):
 
 
 def events_of(times, marks, **options):
-    return EventSequences.from_lists(times, marks, **options)
+    return from_lists(times, marks, **options)
 
 
 HOUR = np.arange(1.0, 13.0) + 0.1 * np.sin(np.arange(12))

@@ -15,7 +15,7 @@ from ehd_hf import __version__
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.sources import load_source, with_jitter
 from ehd_hf.data.synthetic import simulated_splits
-from ehd_hf.data.windows import WindowStore, load_windows
+from ehd_hf.data.windows import SAMPLED_SEED, WindowStore, load_windows
 from ehd_hf.evaluation.answers import BATCH_SIZE, DISTILLER, get_method
 from ehd_hf.evaluation.scores import checkpoint_stamp, events_digest
 from ehd_hf.models.distiller import DistillerModel
@@ -107,11 +107,20 @@ def load_model_windows(arguments: Namespace, folder: Path, cache: Cache) -> tupl
         windows = windows.select(range(min(arguments.first, len(windows))))
     elif arguments.limit:  # a case study looks at neighbouring windows
         alone = arguments.tasks == ["case_study"]
-        windows = windows.sample_sequences(arguments.limit) if alone else windows.sample(arguments.limit)
+        windows = sample_sequences(windows, arguments.limit) if alone else windows.sample(arguments.limit)
     stamp |= checkpoint_stamp(folder) | {"model": folder.resolve().name, "limit": arguments.limit}
     stamp |= {"first": arguments.first} if arguments.first else {}
     conditioning = arguments.conditioning or distiller.config.conditioning
     return distiller, windows, Run(cache, conditioning, arguments.seed, arguments.batch_size, True, stamp)
+
+
+def sample_sequences(windows: WindowStore, size: int, seed: int = SAMPLED_SEED) -> WindowStore:
+    """All windows of as many fixed-seed sequences as it takes to have `size` of them, in order."""
+    index = windows.sequence_index
+    shuffled = np.random.default_rng(seed).permutation(np.unique(index))
+    reached = np.cumsum(np.bincount(index)[shuffled])
+    chosen = shuffled[: int(np.searchsorted(reached, size)) + 1]
+    return windows.select(np.flatnonzero(np.isin(index, chosen)))
 
 
 def load_distiller(folder: Path) -> Any:

@@ -147,10 +147,7 @@ def _write_windows(store: WindowStore, path: Path, progress: tqdm[Any]) -> None:
 
 def statistics(sequences: EventSequences) -> dict[str, float]:
     """What a card tells of one split; intervals before a first event count only where the start is known."""
-    intervals = sequences.intervals()
-    unknown = np.zeros(sequences.num_events, dtype=bool)
-    unknown[sequences.offsets[:-1]] = np.isnan(sequences.starts)
-    intervals = intervals[~unknown]
+    intervals = np.delete(sequences.intervals(), sequences.offsets[:-1][np.isnan(sequences.starts)])
     return {
         "sequences": len(sequences),
         "events": sequences.num_events,

@@ -28,7 +28,7 @@ from .sequences import (
     numbers_of_text,
     unit_in_nanoseconds,
 )
-from .tables import first_rows, is_csv, is_text, nearest, plain, read_table
+from .tables import encoded, first_rows, is_csv, is_text, nearest, plain, read_table
 
 # More kinds of events than this are not told apart: the rarest, and all that happen less than so often, become OTHER.
 MAX_MARKS, SELDOM = 100, 20
@@ -188,19 +188,13 @@ def _columns_of_timestamps(table: pa.Table) -> list[str]:
     return names
 
 
-def _encoded(values: pa.ChunkedArray) -> pa.DictionaryArray:
-    """Distinct values and their codes."""
-    array = values.combine_chunks()
-    return array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
-
-
 def _without_missing(table: pa.Table, names: Mapping[str, str], notes: list[str]) -> pa.Table:
     """The rows in which nothing is missing; marks and ids without blanks around them."""
     missing: dict[str, np.ndarray] = {}
     for role in names:
         values = table[role]
         if role != "time" and is_text(getattr(values.type, "value_type", values.type)):
-            distinct = _encoded(values)
+            distinct = encoded(values)
             trimmed = pc.utf8_trim_whitespace(distinct.dictionary)
             trimmed = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, trimmed.type), trimmed)
             values = trimmed.take(distinct.indices)
@@ -413,7 +407,7 @@ def _read_marks(
     values: pa.ChunkedArray, kept: Reading, max_marks: int, column: str, notes: list[str]
 ) -> tuple[Sequence[str], np.ndarray, bool]:
     """Names of the marks, codes (N,), and whether some became "other"."""
-    distinct = _encoded(values)
+    distinct = encoded(values)
     labels = [_label(value) for value in distinct.dictionary.to_pylist()]
     counts = np.bincount(distinct.indices.to_numpy(), minlength=len(labels))
     marks, merges = (kept.marks, kept.merges) if kept.marks else _chosen_marks(labels, counts, max_marks)

@@ -74,16 +74,6 @@ class EventSequences:
     epochs: np.ndarray | None = field(default=None)
     resolution: float | None = None
 
-    @classmethod
-    def from_lists(
-        cls, times: Any, marks: Any, *, seq_ids: Any = None, starts: Any = None, **keywords: Any
-    ) -> EventSequences:
-        """One list of times and one of marks per sequence, perhaps their ids and starts; keywords of `load_events`."""
-        columns: dict[str, Any] = {"times": list(map(list, times)), "marks": list(map(list, marks))}
-        columns |= {} if seq_ids is None else {"seq_id": list(seq_ids)}
-        columns |= {} if starts is None else {"start": np.asarray(starts, dtype=np.float64)}
-        return load_events(columns, start=None if starts is None else "start", **keywords)
-
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,15 +83,6 @@ def _known_folder(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def from_easytpp(rows: Iterable[Mapping[str, Any]], **keywords: Any) -> EventSequences:
-    """EasyTPP rows, a list of dicts or a `datasets.Dataset`: one sequence each.
-
-    Fields: `time_since_start` and `type_event` (lists); `time_since_last_event` (checked, and its first entry, if
-    positive, tells when the observation began), `dim_process` (number of marks) and `seq_idx` where present.
-    """
-    return _load_easytpp({"train": read_table(list(rows))}, keywords)["train"]
-
-
 def with_jitter(sequences: EventSequences, *, seed: int) -> EventSequences:
     """Whole-number times spread uniformly over their unit, each sequence sorted again (marks move along).
 
@@ -107,14 +98,15 @@ def with_jitter(sequences: EventSequences, *, seed: int) -> EventSequences:
 
 
 def _load_easytpp(tables: Mapping[str, pa.Table], keywords: dict[str, Any]) -> dict[str, EventSequences]:
-    """EasyTPP rows of each split through `load_splits`; `dim_process` counts the marks unless the caller does."""
+    """EasyTPP rows of each split, one per sequence, through `load_splits`.
+
+    Fields: `time_since_start` and `type_event` (lists); `time_since_last_event` (checked, and its first entry, if
+    positive, tells when the observation began), `dim_process` (number of marks) and `seq_idx` where present.
+    """
     columns: dict[str, dict[str, Any]] = {}
     declared: list[Any] = []
     for split in sorted(tables, key=["train", "validation", "test"].index):
         table = tables[split]
-        if _EASYTPP - set(table.column_names):
-            names, needed = ", ".join(table.column_names), " and ".join(sorted(_EASYTPP))
-            raise ValueError(f"rows of {split} must have {needed}; got {names}. Rename the fields.")
         columns[split] = {"times": table["time_since_start"], "marks": table["type_event"]}
         columns[split]["start"] = _easytpp_starts(table, split)
         if "seq_idx" in table.column_names and not table["seq_idx"].null_count:

@@ -31,8 +31,8 @@ class HawkesProcess:
         base_rates: (C,) immigrants per unit of time.
         branching: (C, C) mean number of children; the row is the parent's mark, the column the child's.
         scale: of the gamma delay from parent to child, one number or (C, C) like `branching`.
-        shape: of the delay, likewise; whole, so that the compensator has a closed form. 1 is exponential: effects are strongest
-            at once. The mean delay is shape * scale.
+        shape: of the delay, likewise; whole, so that the compensator has a closed form. 1 is exponential: effects are
+            strongest at once. The mean delay is shape * scale.
         labels: C names of the marks.
         time_unit: name of the unit of time.
     """

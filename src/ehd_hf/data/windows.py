@@ -173,14 +173,6 @@ class EventStore(Dataset[dict[str, Tensor]]):
             return self
         return self.select(np.sort(np.random.default_rng(seed).choice(len(self), size, replace=False)))
 
-    def sample_sequences(self, size: int, seed: int = SAMPLED_SEED) -> Self:
-        """All windows of as many fixed-seed sequences as it takes to have `size` of them, in order."""
-        index = self.sequence_index
-        shuffled = np.random.default_rng(seed).permutation(np.unique(index))
-        reached = np.cumsum(np.bincount(index)[shuffled])
-        chosen = shuffled[: int(np.searchsorted(reached, size)) + 1]
-        return self.select(np.flatnonzero(np.isin(index, chosen)))
-
 
 class WindowStore(EventStore):
     """Windows of `history` + `future` events; nothing is padded.
