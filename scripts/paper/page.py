@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ehd_hf.present.tables import MISSING, MTPP_COLUMNS, SHORT, Column, markdown_table, verdict
+from ehd_hf.present.tables import MISSING, SHORT, Column, markdown_table, verdict
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -24,7 +24,19 @@ _COST_COLUMNS = [
 ]
 # The tables of `plain_table`.
 TASK_COLUMNS = {
-    "mtpp": MTPP_COLUMNS,
+    "mtpp": [
+        Column("model", "model"),
+        Column("nll", "NLL"),
+        Column("time_nll", "time"),
+        Column("mark_nll", "mark"),
+        Column("gap", "above truth"),
+        Column("ks", "KS"),
+        Column("future_nll", "x_o NLL"),
+        Column("future_time_nll", "x_o time"),
+        Column("future_mark_nll", "x_o mark"),
+        Column("num_events", "events", ",d"),
+        Column("seconds", "s", ".1f"),
+    ],
     "distiller": [
         Column("model", "distiller"),
         Column("pair", "(K, L)"),

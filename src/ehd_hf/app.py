@@ -24,7 +24,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -139,7 +138,7 @@ class Service:
         future = min(_count("the number of events to explain", asked.future, MAX_FUTURE), one.num_events - last)
         history = _count("the number of events to look at", asked.history, MAX_HISTORY)
         end = last + future
-        one = replace(one, times=one.times[:end], marks=one.marks[:end], offsets=np.array([0, end]))
+        one = one.select([0], end=end)
         target: dict[str, Any] = {SHARE: asked.share, EPSILON: asked.epsilon}
         target[SIZE] = _count("the size", asked.size, MAX_HISTORY)
         # The conditioning belongs to the explainer: a new one shares the weights and leaves the old one as it is.

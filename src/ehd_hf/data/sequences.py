@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,7 +71,7 @@ class EventSequences:
     id2label: Mapping[int, str]
     starts: np.ndarray
     time_unit: str | None = None
-    epochs: np.ndarray | None = field(default=None)
+    epochs: np.ndarray | None = None
     resolution: float | None = None
 
     def __len__(self) -> int:
@@ -105,9 +105,7 @@ class EventSequences:
 
     def previous_times(self) -> np.ndarray:
         """(N,) time of the event before each one; before a sequence's first, its start, or its own time if unknown."""
-        previous = np.empty_like(self.times)
-        previous[1:] = self.times[:-1]
-        first = self.offsets[:-1]
+        previous, first = np.roll(self.times, 1), self.offsets[:-1]
         previous[first] = np.where(np.isnan(self.starts), self.times[first], self.starts)
         return previous
 
@@ -128,19 +126,19 @@ class EventSequences:
         step = 1 if self.resolution is None else round(self.resolution * unit)
         return (timestamps.astype(np.int64) // step * step).astype("datetime64[ns]")
 
-    def select(self, indices: Sequence[int] | np.ndarray) -> EventSequences:
-        """The sequences at `indices`, in that order."""
+    def select(self, indices: Sequence[int] | np.ndarray, begin: Any = 0, end: Any = None) -> EventSequences:
+        """The sequences at `indices` (n,), in that order; of each its events `begin` to `end`, numbers or (n,)."""
         indices = np.asarray(indices, dtype=np.int64)
-        lengths = self.lengths[indices]
+        lengths = (self.lengths[indices] if end is None else end) - np.broadcast_to(begin, indices.shape)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        where = np.arange(offsets[-1]) + np.repeat(self.offsets[indices] - offsets[:-1], lengths)
+        where = np.arange(offsets[-1]) + np.repeat(self.offsets[indices] + begin - offsets[:-1], lengths)
         return replace(
             self,
             times=self.times[where],
             marks=self.marks[where],
             offsets=offsets,
             seq_ids=tuple(self.seq_ids[i] for i in indices),
-            starts=self.starts[indices],
+            starts=np.where(np.asarray(begin) == 0, self.starts[indices], np.nan),
             epochs=None if self.epochs is None else self.epochs[indices],
         )
 
@@ -166,35 +164,30 @@ def load_events(
     time_unit: str | None = None,
     sort: bool = False,
 ) -> EventSequences:
-    """Event sequences from a file, a frame, a dataset or plain lists.
-
-    Long format has one row per event (sequence id, time and mark columns), list format one row per sequence (list
-    columns); the time column tells which. Marks given as strings get a vocabulary, in sorted order.
+    """Event sequences from a file, a frame, a dataset or plain lists, with one row per event, or one per sequence and
+    lists in its columns.
 
     Args:
         source: anything `tables.read_table` takes: a file, a pandas DataFrame, a `datasets.Dataset`, a dict of
             columns, or a list of sequences, each a list of (time, mark) pairs or a dict of times and marks.
-        sequence: column of sequence ids; default `seq_id` if there is one. Without ids rows are numbered (list
-            format), or all belong to one sequence (long format).
+        sequence: column of sequence ids; default `seq_id` if there is one. Without ids lists are numbered, and rows
+            that are events are one sequence.
         time: column of times, default `times` or `time`: numbers, timestamps or ISO strings.
-        mark: column of marks, default `marks` or `mark`: integers or strings.
+        mark: column of marks, default `marks` or `mark`: integers, or strings, which are numbered in sorted order.
         id2label: names of the marks; string marks outside it are an error.
         num_marks: number of integer marks, if larger than the largest one seen plus 1.
         start: column of when a sequence's observation began, of the same kind as the times.
         time_unit: for timestamps the unit to convert to ("s" by default); for numbers only a name to keep.
         sort: put the events of each sequence in order of time (ties keep their order) instead of refusing them.
 
-    Example:
-
     ```python
     >>> load_events([[(0.5, "login"), (2.0, "error")], [(1.0, "login")]]).id2label
     {0: 'error', 1: 'login'}
     ```
     """
-    columns = {"time": time, "mark": mark, "sequence": sequence, "start": start}
-    return load_splits(
-        {"": source}, id2label=id2label, num_marks=num_marks, time_unit=time_unit, sort=sort, **columns
-    )[""]
+    columns: Any = {"time": time, "mark": mark, "sequence": sequence, "start": start}
+    columns |= {"id2label": id2label, "num_marks": num_marks, "time_unit": time_unit, "sort": sort}
+    return load_splits({"": source}, **columns)[""]
 
 
 def load_splits(

@@ -171,13 +171,10 @@ def simulated_splits(process: str, *arguments: Any, **keywords: Any) -> dict[str
 def simulated_events(
     process: str, num_sequences: Mapping[str, int] | None = None, horizon: float = 120.0, seed: int = 0
 ) -> dict[str, SimulatedEvents]:
-    """Splits of a ready-made process, each from its own stream of random numbers.
+    """Splits of a ready-made process, one of `PROCESSES`, each from its own stream of random numbers.
 
-    Args:
-        process: one of `PROCESSES`.
-        num_sequences: sequences per split; by default 1,500 / 150 / 300 of train / validation / test.
-        horizon: length of every observation; 120 gives about 170 events, enough for a few windows of each sequence.
-        seed: of all splits together.
+    `num_sequences` are those of each split, by default 1,500 / 150 / 300 of train / validation / test; a `horizon` of
+    120 gives about 170 events, enough for a few windows of each sequence.
     """
     if process not in PROCESSES:
         raise ValueError(f"process must be one of {', '.join(PROCESSES)}; got {process!r}.")

@@ -141,8 +141,7 @@ class EventStore(Dataset[dict[str, Tensor]]):
 
     @staticmethod
     def collate(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """`__getitems__` has already made the batch."""
-        return batch
+        return batch  # `__getitems__` has made it
 
     @property
     def sequence_index(self) -> np.ndarray:
@@ -175,13 +174,7 @@ class EventStore(Dataset[dict[str, Tensor]]):
 
 
 class WindowStore(EventStore):
-    """Windows of `history` + `future` events; nothing is padded.
-
-    Args:
-        history: L, number of events of the history.
-        future: K, number of events after it; T = L + K.
-        num_too_short: number of sequences too short for a window.
-    """
+    """Windows of T = L + K events, `history` + `future`; nothing is padded. `num_too_short` sequences have none."""
 
     def __init__(
         self, sequences: EventSequences, first: np.ndarray, *, history: int, future: int, num_too_short: int = 0
@@ -216,8 +209,6 @@ def make_windows(sequences: EventSequences, *, future: int, history: int) -> Win
     L + K, whose origin is the sequence's start or, if unknown, its own first event. Shorter sequences are skipped and
     counted in `num_too_short`.
 
-    Example:
-
     ```python
     >>> events = load_events([[(0.0, "a"), (1.0, "b"), (3.0, "a"), (6.0, "a")]])
     >>> make_windows(events, future=1, history=2)[0]["times"]
@@ -236,12 +227,8 @@ def make_windows(sequences: EventSequences, *, future: int, history: int) -> Win
 
 
 def make_crops(sequences: EventSequences, *, length: int, min_events: int | None = None) -> CropStore:
-    """Crops of at most `length` events from every position that leaves at least `min_events` (or the whole sequence).
-
-    Args:
-        length: most events of a crop.
-        min_events: fewest events of a crop of a longer sequence; default half of `length`.
-    """
+    """Crops of at most `length` events from every position that leaves at least `min_events`, by default half of
+    `length` (or the whole sequence)."""
     _check_cut(sequences, "length", length)
     fewest = max(length // 2, 1) if min_events is None else min_events
     _check_cut(sequences, "min_events", fewest)

@@ -112,19 +112,15 @@ def objectives(
 
 def answer_windows(answer: Callable[[Objective, slice], SolverResult], batches: Batches) -> Answers:
     """What `answer` gives on the batches of `objectives`; all evaluations of an objective count as its own."""
-    fields = ("distill_mask", "dppl_left", "dppl_distilled", "reached")
-    pieces: dict[str, list[np.ndarray]] = {field: [] for field in (*fields, "num_evaluations")}
-    began = time.perf_counter()
+    pieces, began = [], time.perf_counter()
     with closing(batches):  # an error ends the bar before it is told
         for rows, objective in batches:
             result = answer(objective, rows)
-            for field in fields:
-                array = getattr(result, field).cpu().numpy()
-                pieces[field].append(array.astype(np.float64) if field.startswith("dppl") else array)
-            pieces["num_evaluations"].append(objective.num_evaluations.cpu().numpy())
+            values = (result.dppl_left.double(), result.dppl_distilled.double())
+            pieces.append((result.distill_mask, *values, objective.num_evaluations, result.reached))
     seconds = time.perf_counter() - began
-    whole: Any = {field: np.concatenate(values) for field, values in pieces.items()}
-    return Answers(**whole, seconds=seconds)
+    columns: Any = (torch.cat(column).cpu().numpy() for column in zip(*pieces, strict=True))
+    return Answers(*columns, seconds)
 
 
 def solver_answers(
@@ -211,20 +207,16 @@ def compare(
     base |= {"conditioning": question.conditioning, "batch_size": batch_size}
     base |= {"num_windows": len(chosen), "num_sequences": len(np.unique(groups)), "generator_seed": generator_seed}
     base |= {"explains_nothing": 1 - len(chosen) / len(windows), "version": __version__}
+    search: Any = {"conditioning": question.conditioning, "seed": generator_seed, "batch_size": batch_size}
     anchor: Row | None = None
+
+    def rule(objective: Objective, rows: slice) -> Rule:
+        return rule_for(question, objective, MARGIN)
+
     for method, solver in solvers.items():
         row = cache({**base, "solver": method})
         if row is None:
-            answers = solver_answers(
-                solver,
-                mtpp,
-                chosen,
-                lambda objective, rows: rule_for(question, objective, MARGIN),
-                conditioning=question.conditioning,
-                seed=generator_seed,
-                batch_size=batch_size,
-                progress=method if progress else None,
-            )
+            answers = solver_answers(solver, mtpp, chosen, rule, **search, progress=method if progress else None)
             row = {**base, "solver": method, **_measured(answers, chosen)}
             verified = verify(mtpp, chosen, answers.distill_mask, question, answers.reached)
             row["verified"] = float(verified.mean()) if len(verified) else None

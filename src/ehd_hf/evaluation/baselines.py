@@ -7,15 +7,13 @@ by frequency, alone (unigram) or given the mark before (bigram). All are fitted 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from ..data.sequences import EventSequences
 
-INTERVALS = ("poisson", "gamma")
-MARKS = ("unigram", "bigram")
 # Below this gammaincc is on its way to underflow; a continued fraction takes over.
 _SMALLEST_SURVIVAL = 1e-280
 
@@ -72,15 +70,10 @@ class TrivialBaseline:
     A gamma density is unbounded at 0, so intervals of 0 (tied or rounded times) are raised to the smallest positive
     interval of the training data. Where more than a few are 0 jitter the times first: `sources.with_jitter`."""
 
-    def __init__(self, interval: str = "gamma", marks: str = "bigram") -> None:
-        for name, value, choices in (("interval", interval, INTERVALS), ("marks", marks, MARKS)):
-            if value not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
-        self.interval, self.marks = interval, marks
-
-    @property
-    def name(self) -> str:
-        return f"{self.interval.capitalize()} + {self.marks}"
+    def __init__(
+        self, interval: Literal["poisson", "gamma"] = "gamma", marks: Literal["unigram", "bigram"] = "bigram"
+    ) -> None:
+        self.interval, self.marks, self.name = interval, marks, f"{interval.capitalize()} + {marks}"
 
     def fit(self, sequences: EventSequences) -> TrivialBaseline:
         """Fit to all but the first event of each sequence; returns itself."""

@@ -10,6 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -41,12 +42,9 @@ def trivial_baselines(train: EventSequences) -> dict[str, TrivialBaseline]:
     Two are enough: a row tells intervals and marks apart.
     """
     fitted = {}
-    for kind in (("poisson", "unigram"), ("gamma", "bigram")):
-        baseline = TrivialBaseline(*kind)
-        try:
+    for baseline in (TrivialBaseline("poisson", "unigram"), TrivialBaseline("gamma", "bigram")):
+        with suppress(ValueError):
             fitted[baseline.name] = baseline.fit(train)
-        except ValueError:
-            continue
     return fitted
 
 
@@ -72,11 +70,7 @@ def evaluate_mtpp(
 
 @torch.no_grad()
 def score_events(
-    model: MTPPModel | Scorer,
-    sequences: EventSequences,
-    *,
-    max_tokens: int = MAX_TOKENS,
-    progress: str | None = None,
+    model: MTPPModel | Scorer, sequences: EventSequences, *, max_tokens: int = MAX_TOKENS, progress: str | None = None
 ) -> EventScores:
     """Log-likelihood and compensator of every event given all before it, each (N,); NaN on first events.
 

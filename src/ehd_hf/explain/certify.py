@@ -14,7 +14,7 @@ from ..models.point_process import MTPPModel
 from ..models.question import MARGIN, Question
 from ..models.window import Window, places_of
 from ..solvers.base import Objective, Solver, get_solver, rule_for
-from ..solvers.prefix import RankedBy, ask_others, best_prefix, first_prefix, prefix_curve
+from ..solvers.prefix import RankedBy, ask_others, first_prefix, prefix_curve
 from ..solvers.refine import PRUNING, Refine
 from .explanation import Status
 
@@ -142,10 +142,7 @@ class Certifier:
             chosen = result.distill_mask
             reached = result.reached & rule.met(objective, chosen, objective.windows)
         else:
-            if curve is not None:
-                prefix = best_prefix(objective, rule, places, curve)
-            else:
-                prefix, curve = first_prefix(objective, rule, places)
+            prefix, curve = first_prefix(objective, rule, places, curve)
             if question.prunes:
                 prefix = ask_others(objective, rule, prefix, generator)
             chosen, reached = prefix.distill_mask, prefix.reached

@@ -255,14 +255,14 @@ def _draw_tradeoff(axes: Axes, tradeoff: pd.DataFrame, explanation: Explanation,
 
 
 def _dress_time(axes: Axes, span: tuple[Any, Any], time_unit: str | None) -> None:
+    length = span[1] - span[0]
     if not isinstance(span[0], np.datetime64):
-        margin = (span[1] - span[0]) / 40 or 0.5
+        margin = length / 40 or 0.5
         axes.set_xlim(span[0] - margin, span[1] + margin)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_xlabel("time" if time_unit is None else f"time ({_drawable(time_unit)})", parse_math=False)
         return
-    length = (span[1] - span[0]).astype("timedelta64[ns]").astype(np.int64)
-    edge: Any = np.timedelta64(int(length // 40) or 10**6, "ns")
+    edge: Any = length.astype("timedelta64[ns]") // 40 or np.timedelta64(10**6, "ns")
     axes.set_xlim(span[0] - edge, span[1] + edge)
     locator = AutoDateLocator(minticks=2, maxticks=5)
     axes.xaxis.set_major_locator(locator)
@@ -276,7 +276,7 @@ def _duration(span: tuple[Any, Any], time_unit: str | None) -> str:
         if time_unit is None:
             return f"time {number}"
         return _drawable(f"{number} {time_unit}" if time_unit.isalpha() else f"{number} x {time_unit}")
-    seconds = float((span[1] - span[0]).astype("timedelta64[ns]").astype(np.int64)) / 1e9
+    seconds = (span[1] - span[0]) / np.timedelta64(1, "s")
     units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
     for (length, name), (shorter, shorter_name) in zip(units, units[1:], strict=False):
         if seconds >= length:

@@ -10,19 +10,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..data.sequences import EventSequences
-from ..data.windows import runs
 from ..evaluation.scores import evaluate_mtpp, trivial_baselines
 from ..evaluation.statistics import mark_shares
 from ..explain.explainer import EHDDistiller
 from ..explain.explanation import Explanation
 from ..files import write_text
 from .pages import STATUSES, TITLE, list_entry, page_data, plain_number, render_page
-from .tables import MTPP_COLUMNS, Column, shorten
+from .tables import Column, shorten
 
 # Enough for two digits of a likelihood; whole sequences are drawn until there are so many.
 MAX_SCORED_EVENTS = 50_000
 OURS = "this model"
-_PROCESS_COLUMNS = ("model", "nll", "time_nll", "mark_nll", "ks", "num_events")
+_PROCESS_COLUMNS = [
+    Column("model", "model"),
+    Column("nll", "NLL"),
+    Column("time_nll", "time"),
+    Column("mark_nll", "mark"),
+    Column("ks", "KS"),
+    Column("num_events", "events", ",d"),
+]
 _MARK_COLUMNS = [
     Column("label", "mark"),
     Column("num_events", "events", ",d"),
@@ -115,17 +121,7 @@ def draw_windows(sequences: EventSequences, future: int, history: int, size: int
     end = np.minimum(lengths[sequence], future + history) + chosen - (ends - counts)[sequence]
     first = np.maximum(end - future - history, 0)
     before = np.maximum(first - 1, 0)  # the event whose time is the window's origin
-    where = runs(sequences.offsets[sequence] + before, end - before)
-    stretches = replace(
-        sequences,
-        times=sequences.times[where],
-        marks=sequences.marks[where],
-        offsets=np.concatenate([[0], np.cumsum(end - before)]),
-        seq_ids=tuple(sequences.seq_ids[index] for index in sequence),
-        starts=np.where(before == 0, sequences.starts[sequence], np.nan),
-        epochs=None if sequences.epochs is None else sequences.epochs[sequence],
-    )
-    return Windows(stretches, sequence, first, end, total)
+    return Windows(sequences.select(sequence, before, end), sequence, first, end, total)
 
 
 def judge_process(
@@ -232,7 +228,7 @@ def report_html(
         facts=_facts(summary, windows, mtpp_rows),
         notes=_notes(summary, mtpp_rows, conditioning),
         mtpp_rows=mtpp_rows,
-        mtpp_columns=[column for column in MTPP_COLUMNS if column.key in _PROCESS_COLUMNS],
+        mtpp_columns=_PROCESS_COLUMNS,
         ours=OURS,
         process_note=process_note,
         calibration_alt="Quantiles of rescaled times. KS distance from Exp(1): "
@@ -288,11 +284,7 @@ def _facts(summary: Row, windows: Windows, rows: Sequence[Row]) -> list[tuple[st
     possible = f"of {windows.num_possible:,} possible, in {_count(len(np.unique(windows.sequence)), 'sequence')}"
     facts = [
         ("Windows explained", f"{len(windows.end):,}", possible),
-        (
-            "Events in an explanation",
-            f"{summary['median']:g}",
-            f"median, of {longest} past events{half}",
-        ),
+        ("Events in an explanation", f"{summary['median']:g}", f"median, of {longest} past events{half}"),
         ("Target met", f"{summary['met']:.0%}", f"of windows; certified {summary['certified']:.0%}{empty}"),
     ]
     if summary["last_share"] is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 MISSING = "–"
@@ -17,20 +17,6 @@ class Column(NamedTuple):
     spec: str = ".3f"
 
 
-# The table of point processes, of rows of `evaluate_mtpp`.
-MTPP_COLUMNS = [
-    Column("model", "model"),
-    Column("nll", "NLL"),
-    Column("time_nll", "time"),
-    Column("mark_nll", "mark"),
-    Column("gap", "above truth"),
-    Column("ks", "KS"),
-    Column("future_nll", "x_o NLL"),
-    Column("future_time_nll", "x_o time"),
-    Column("future_mark_nll", "x_o mark"),
-    Column("num_events", "events", ",d"),
-    Column("seconds", "s", ".1f"),
-]
 # The solvers' names for people, in the order of tables.
 SHORT = {
     "distiller": "distiller",
@@ -49,8 +35,6 @@ SHORT = {
 def markdown_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> str:
     """A Markdown table, aligned for people who read the source too; numbers to the right.
 
-    Example:
-
     ```python
     >>> print(markdown_table([{"model": "Gamma", "nll": 2.45}], [Column("model", "model"), Column("nll", "NLL")]))
     | model | NLL   |
@@ -59,8 +43,10 @@ def markdown_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column])
     ```
     """
     rows = list(rows)
-    cells = table_cells(rows, columns, lambda text: text.replace("|", r"\|").replace("\n", " "))
-    right = numeric_columns(rows, columns)
+    texts = [[figure(row.get(column.key), column.spec) for column in columns] for row in rows]
+    titles = [column.title for column in columns]
+    cells = [[text.replace("|", r"\|").replace("\n", " ") for text in line] for line in (titles, *texts)]
+    right = [any(isinstance(row.get(column.key), int | float) for row in rows) for column in columns]
     widths = [max(3, *(len(line[index]) for line in cells)) for index in range(len(columns))]
     lines = [
         " | ".join(
@@ -81,24 +67,11 @@ def verdict(row: Mapping[str, Any]) -> int:
     return 1 if solver_is_higher == (row["task"] == "emhd") else -1
 
 
-def table_cells(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], escape: Callable[[str], str]
-) -> list[list[str]]:
-    """Titles, then the values of each row, as text."""
-    body = [[escape(figure(row.get(column.key), column.spec)) for column in columns] for row in rows]
-    return [[escape(column.title) for column in columns], *body]
-
-
 def figure(value: Any, spec: str) -> str:
     """A value of a table as text: numbers by their format spec; a dash if missing or not finite."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return MISSING
     return str(value) if isinstance(value, bool) or not isinstance(value, int | float) else format(value, spec)
-
-
-def numeric_columns(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> list[bool]:
-    """Which columns hold a number in some row."""
-    return [any(isinstance(row.get(column.key), int | float) for row in rows) for column in columns]
 
 
 def shorten(text: str, length: int) -> str:

@@ -103,10 +103,8 @@ class AtSize:
         wrong = ((sizes < 0) | (sizes > num_events)).nonzero()
         if len(wrong):
             window = int(wrong[0])
-            raise ValueError(
-                f"size must lie in 0..{int(num_events[window])}, the history's length, for window {window}; "
-                f"got {int(sizes[window])}."
-            )
+            limit = f"0..{int(num_events[window])}, the history's length, for window {window}"
+            raise ValueError(f"size must lie in {limit}; got {int(sizes[window])}.")
         return AtSize(sizes)
 
     def met(self, objective: Objective, masks: Tensor, windows: Tensor, left: Tensor | None = None) -> Tensor:
@@ -127,15 +125,10 @@ class Reaches:
     tolerance: float = _TOLERANCE
 
     def bind(self, objective: Objective) -> Reaches:
-        full = objective.full
-        left, distilled = (
-            # A plain number must not pass through single precision.
-            None
-            if target is None
-            else torch.as_tensor(target, dtype=full.dtype, device=full.device).expand(full.shape)
-            for target in (self.dppl_left, self.dppl_distilled)
-        )
-        assert left is not None
+        full, distilled = objective.full, self.dppl_distilled
+        like: Any = {"dtype": full.dtype, "device": full.device}  # a number must not pass through single precision
+        left = torch.as_tensor(self.dppl_left, **like).expand(full.shape)
+        distilled = None if distilled is None else torch.as_tensor(distilled, **like).expand(full.shape)
         return Reaches(left, distilled, self.tolerance)
 
     def part(self, windows: Tensor) -> Reaches:

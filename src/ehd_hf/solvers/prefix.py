@@ -83,26 +83,28 @@ def prefix_curve(objective: Objective, ranks: Tensor) -> Tensor:
 
 
 def first_prefix(
-    objective: Objective, rule: Rule, ranks: Tensor, per_step: int | None = None
+    objective: Objective, rule: Rule, ranks: Tensor, curve: Tensor | None = None
 ) -> tuple[Found, Tensor | None]:
-    """The same as `best_prefix` without a curve: prefixes are evaluated from the smallest on, `per_step` sizes at a
-    time (if not given, as many as fill a batch), and a window is done as soon as one meets the rule. Larger ones need
-    not be looked at, smaller ones must: curves are not always monotone. Also gives the curve (B, L + 1) as far as it
-    was evaluated, inf elsewhere; none for a size."""
-    if isinstance(rule, AtSize):
-        return best_prefix(objective, rule, ranks, None), None
+    """The smallest prefix of an order, `ranks` (B, L), that meets the rule, given its `prefix_curve`.
+
+    Without a curve prefixes are evaluated from the smallest on, as many sizes at a time as fill a batch, and a window
+    is done as soon as one meets the rule. Larger ones need not be looked at, smaller ones must: curves are not always
+    monotone. Also gives the curve (B, L + 1) as far as it was evaluated, inf elsewhere; none for a size."""
     found, windows, start = Found(objective), objective.windows, 0
-    num_events, num_history = objective.history.sum(1), objective.history.shape[1]
-    curve = objective.full.new_full((len(ranks), num_history + 1), torch.inf)
+    if isinstance(rule, AtSize):
+        found.record(windows, ranks < torch.as_tensor(rule.size)[:, None])
+        return found, curve
+    num_events, num_history, is_given = objective.history.sum(1), objective.history.shape[1], curve is not None
+    curve = objective.full.new_full((len(ranks), num_history + 1), torch.inf) if curve is None else curve
     while len(windows):
-        until = start + (per_step or -(-objective.max_rows // len(windows)))
+        until = num_history + 1 if is_given else start - (-objective.max_rows // len(windows))
         sizes = torch.arange(start, min(until, num_history + 1), device=ranks.device)
         row, step = (sizes <= num_events[windows, None]).nonzero(as_tuple=True)
         masks = (ranks[windows[row]] < sizes[step, None]) & objective.history[windows[row]]
-        left = objective.dppl_left(masks, windows[row])
+        if not is_given:
+            curve[windows[row], sizes[step]] = objective.dppl_left(masks, windows[row])
         met = torch.zeros(len(windows), len(sizes), dtype=torch.bool, device=ranks.device)
-        met[row, step] = rule.met(objective, masks, windows[row], left)
-        curve[windows[row], sizes[step]] = left
+        met[row, step] = rule.met(objective, masks, windows[row], curve[windows[row], sizes[step]])
         done = met.any(1)
         smallest = start + met[done].to(torch.uint8).argmax(1)
         prefix = (ranks[windows[done]] < smallest[:, None]) & objective.history[windows[done]]
@@ -111,21 +113,3 @@ def first_prefix(
         windows = windows[~done]
         windows = windows[num_events[windows] >= start]
     return found, curve
-
-
-def best_prefix(objective: Objective, rule: Rule, ranks: Tensor, curve: Tensor | None) -> Found:
-    """The smallest prefix of an order, `ranks` (B, L), that meets the rule; `curve` is its `prefix_curve`."""
-    found = Found(objective)
-    if isinstance(rule, AtSize):
-        found.record(objective.windows, ranks < torch.as_tensor(rule.size)[:, None])
-        return found
-    assert curve is not None
-    windows, size = (rule.margin(objective.windows[:, None], curve, None) >= 0).nonzero(as_tuple=True)
-    met = torch.zeros_like(curve, dtype=torch.bool)
-    masks = ranks[windows] < size[:, None]
-    met[windows, size] = rule.met(objective, masks & objective.history[windows], windows, curve[windows, size])
-    reached = met.any(1).nonzero()[:, 0]
-    smallest = met[reached].to(torch.uint8).argmax(1)
-    prefix = (ranks[reached] < smallest[:, None]) & objective.history[reached]
-    found.record(reached, prefix, curve[reached, smallest])
-    return found
