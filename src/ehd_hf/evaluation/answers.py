@@ -119,8 +119,8 @@ def answer_windows(answer: Callable[[Objective, slice], SolverResult], batches: 
             values = (result.dppl_left.double(), result.dppl_distilled.double())
             pieces.append((result.distill_mask, *values, objective.num_evaluations, result.reached))
     seconds = time.perf_counter() - began
-    columns: Any = (torch.cat(column).cpu().numpy() for column in zip(*pieces, strict=True))
-    return Answers(*columns, seconds)
+    columns = (torch.cat(column).cpu().numpy() for column in zip(*pieces, strict=True))
+    return Answers._make([*columns, seconds])
 
 
 def solver_answers(
