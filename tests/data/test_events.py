@@ -132,7 +132,7 @@ def test_timestamps_count_from_the_first_event_and_come_back(kind, tmp_path):
     np.testing.assert_allclose(events.times, [0, 1.5, 1.5, 200_001], rtol=1e-15)
     np.testing.assert_allclose(events.starts, [-0.75])
     expected = np.array([m.astimezone(UTC).replace(tzinfo=None) if zone else m for m in moments], "M8[ns]")
-    np.testing.assert_array_equal(events.shown_times(0), expected)
+    np.testing.assert_array_equal(events.select([0]).shown_times(), expected)
     assert events.time_unit == "h" and events.epochs is not None and events.epochs[0] == expected[0]
 
 

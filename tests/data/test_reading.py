@@ -59,7 +59,7 @@ def test_times_are_understood_however_they_are_written(tmp_path, times, time_for
 
 def test_moments_are_those_of_the_file(tmp_path):
     read = read_events(log(tmp_path / "log.csv", [1767600041648, 1767600042649, 1767600042650]), **NAMES)
-    assert [str(moment)[:23] for moment in read.events.shown_times(0)] == [
+    assert [str(moment)[:23] for moment in read.events.select([0]).shown_times()] == [
         "2026-01-05T08:00:41.648",
         "2026-01-05T08:00:42.649",
         "2026-01-05T08:00:42.650",
@@ -75,7 +75,7 @@ def test_numbers_that_could_count_from_1970_are_plain_numbers_if_one_says_so(tmp
 
 def test_times_without_a_zone_among_others_are_utc_and_that_is_said(tmp_path):
     read = read_events(log(tmp_path / "log.csv", ["2026-03-01T10:00:00+01:00", "2026-03-01T10:00:00"]), **NAMES)
-    assert np.diff(read.events.shown_times(0)) == np.timedelta64(1, "h")
+    assert np.diff(read.events.select([0]).shown_times()) == np.timedelta64(1, "h")
     assert read.notes == [
         "Times name their zone; they are shown in UTC.",
         "1 of 2 times name no zone and are taken as UTC.",
@@ -102,7 +102,7 @@ def test_times_that_cannot_be_understood_are_refused_with_a_remedy(tmp_path, tim
 def test_an_ambiguous_date_is_read_as_one_says(tmp_path):
     file = log(tmp_path / "log.csv", ["03/04/2026", "05/06/2026"])
     read = read_events(file, **NAMES, time_format="%m/%d/%Y")
-    assert str(read.events.shown_times(0)[0])[:10] == "2026-03-04"
+    assert str(read.events.select([0]).shown_times()[0])[:10] == "2026-03-04"
     with pytest.raises(ValueError, match="must read as %d.%m.%Y; got '03/04/2026'"):
         read_events(file, **NAMES, time_format="%d.%m.%Y")
     with pytest.raises(ValueError, match="Write a pattern"):
@@ -119,13 +119,15 @@ def test_a_later_file_may_write_its_times_otherwise(tmp_path, later):
     trained = read_events(log(tmp_path / "log.csv", [1767600041000, 1767603641000, 1767607241000]), **NAMES).reading
     assert (trained.time_format, trained.time_unit) == ("ms", "h")
     events = read_events(log(tmp_path / "later.csv", later), reading=trained).events
-    assert events.times.tolist() == [0.0, 1.0] and str(events.shown_times(0)[0])[:19] == "2026-01-05T08:00:41"
+    assert (
+        events.times.tolist() == [0.0, 1.0] and str(events.select([0]).shown_times()[0])[:19] == "2026-01-05T08:00:41"
+    )
 
 
 def test_an_ambiguous_writing_is_remembered(tmp_path):
     trained = read_events(log(tmp_path / "log.csv", ["03/28/2026", "03/30/2026"]), **NAMES).reading
     events = read_events(log(tmp_path / "later.csv", ["03/04/2026", "05/06/2026"]), reading=trained).events
-    assert str(events.shown_times(0)[0])[:10] == "2026-03-04"
+    assert str(events.select([0]).shown_times()[0])[:10] == "2026-03-04"
 
 
 # --- columns and rows
@@ -253,8 +255,8 @@ def test_dates_are_spread_over_their_day_and_shown_as_dates(tmp_path):
     assert "rounded to the day" in read.notes[0] and events.time_unit == "D" and read.reading.resolution == 1.0
     assert (np.diff(events.times) > 0).all() and np.floor(events.times).tolist() == [0, 0, 0, 1, 4, 4]
     assert events.marks.tolist() == [0, 1, 2, 0, 1, 2]  # in the order of the file
-    assert [str(moment)[:10] for moment in events.shown_times(0)] == days
-    assert all(str(moment)[10:] == "T00:00:00.000000000" for moment in events.shown_times(0))
+    assert [str(moment)[:10] for moment in events.select([0]).shown_times()] == days
+    assert all(str(moment)[10:] == "T00:00:00.000000000" for moment in events.select([0]).shown_times())
 
 
 def test_a_few_ties_are_left_alone(tmp_path):

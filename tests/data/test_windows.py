@@ -206,7 +206,7 @@ def test_timestamps_and_string_ids_survive_the_export(tmp_path):
     folder = export_windows({"train": events}, tmp_path / "out", [(1, 2)], name="toy")
     back = load_windows(folder, "1-2").sequences
     assert back.seq_ids == ("x",) and back.id2label == {0: "a", 1: "b"} and back.time_unit == "D"
-    np.testing.assert_array_equal(back.shown_times(0), events.shown_times(0))
+    np.testing.assert_array_equal(back.select([0]).shown_times(), events.select([0]).shown_times())
     assert not (folder / "1-2" / "test_sampled.parquet").exists()
 
 

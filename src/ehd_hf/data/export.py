@@ -44,16 +44,13 @@ def export_windows(
 ) -> Path:
     """Windows as Parquet with a card, for `datasets.load_dataset(out, "K-L")`; returns the folder.
 
-    One configuration per pair with the given splits, and `test_sampled` if there is a test split; `sequences` holds
-    the events themselves. The folder appears complete or not at all.
+    One configuration per pair (K, L) with the given splits, and `test_sampled` if there is a test split; `sequences`
+    holds the events themselves. The folder appears complete or not at all.
 
     Args:
         splits: sequences per split, with one shared mark vocabulary.
-        out: folder to write; one that exists and was not written by this function is left alone.
-        pairs: (K, L) of each configuration.
-        name: name of the data set.
+        out: folder to write; one that exists and was not written by this function is left alone, unless `overwrite`.
         card: texts of the card that cannot be computed, keys as in `dataset_cards/*.yaml`.
-        overwrite: replace `out` whatever it holds.
     """
     out, pairs = Path(out), list(pairs)
     if not name.strip() or not (card is None or isinstance(card, Mapping)):  # a YAML file may hold anything

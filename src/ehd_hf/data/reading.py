@@ -61,26 +61,18 @@ _WRITE_A_PATTERN = "Write a pattern as the time_format, such as '%d.%m.%Y %H:%M'
 
 @dataclass(frozen=True)
 class Reading:
-    """How a table becomes event sequences.
+    """How a table becomes event sequences."""
 
-    Args:
-        time, mark, sequence: names of the columns; `sequence` None: all rows are one sequence.
-        time_format: "iso" (timestamps), "number", "s", "ms", "us", "ns" (since 1970), or a pattern as of strptime;
-            several with | between them, if some times are written shorter than others.
-        time_unit: what timestamps are converted to, or a name for the unit of numbers.
-        marks: names of the kinds of events.
-        merges: whether marks of other names become the one called "other".
-        resolution: in `time_unit`, what times were rounded to, if they are spread within it.
-    """
-
-    time: str | None = None
+    time: str | None = None  # names of the columns
     mark: str | None = None
-    sequence: str | None = None
+    sequence: str | None = None  # None: all rows are one sequence
+    # "iso" (timestamps), "number", "s", "ms", "us", "ns" (since 1970), or a pattern as of strptime; several with |
+    # between them, if some times are written shorter than others.
     time_format: str | None = None
-    time_unit: str | None = None
-    marks: tuple[str, ...] = ()
-    merges: bool = False
-    resolution: float | None = None
+    time_unit: str | None = None  # what timestamps are converted to, or a name for the unit of numbers
+    marks: tuple[str, ...] = ()  # names of the kinds of events
+    merges: bool = False  # whether marks of other names become the one called "other"
+    resolution: float | None = None  # in `time_unit`, what times were rounded to, if they are spread within it
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"marks": list(self.marks)}
@@ -220,10 +212,8 @@ def _without_missing(table: pa.Table, names: Mapping[str, str], notes: list[str]
 def _read_times(
     values: pa.Array, asked: str | None, stored: str | None, column: str, notes: list[str]
 ) -> tuple[pa.Array, str]:
-    """Times in the format asked for, else in the stored one if they fit it, else as detected.
-
-    A stored format is reused only where it cannot be detected again: ambiguous patterns, plain numbers.
-    """
+    """Times in the format asked for, else in the stored one if they fit it, else as detected. A stored format is
+    reused only where it cannot be detected again: ambiguous patterns, plain numbers."""
     if asked is None and ("%" in (stored or "") or stored == NUMBER):
         try:
             return _understand(values, stored, column, notes)

@@ -49,29 +49,18 @@ def unit_in_nanoseconds(unit: str) -> float:
 
 @dataclass(frozen=True)
 class EventSequences:
-    """Many marked event sequences, stored flat.
+    """Many marked event sequences, stored flat: N events of S sequences."""
 
-    Args:
-        times: (N,) float64, in `time_unit`, finite, non-decreasing within a sequence (ties allowed).
-        marks: (N,) int64 in [0, num_marks).
-        offsets: (S + 1,) int64; sequence i owns events offsets[i]:offsets[i + 1].
-        seq_ids: S ids as the source names its sequences.
-        id2label: name of every mark; its length is the number of marks.
-        starts: (S,) float64, when each observation began; NaN where unknown.
-        time_unit: name of the unit of `times` ("s", "h", "1e6 s", ...), or None if the source does not say.
-        epochs: (S,) datetime64[ns], the timestamp each sequence calls 0, if its times came as timestamps.
-        resolution: in `time_unit`; if given, the source rounded its times down to multiples of it, and `times` lie
-            somewhere inside (see `reading.spread_ties`). People are shown the source's.
-    """
-
-    times: np.ndarray
-    marks: np.ndarray
-    offsets: np.ndarray
-    seq_ids: tuple[Any, ...]
-    id2label: Mapping[int, str]
-    starts: np.ndarray
-    time_unit: str | None = None
-    epochs: np.ndarray | None = None
+    times: np.ndarray  # (N,) float64, in `time_unit`, finite, non-decreasing within a sequence (ties allowed)
+    marks: np.ndarray  # (N,) int64 in [0, num_marks)
+    offsets: np.ndarray  # (S + 1,) int64; sequence i owns events offsets[i]:offsets[i + 1]
+    seq_ids: tuple[Any, ...]  # S ids as the source names its sequences
+    id2label: Mapping[int, str]  # name of every mark; its length is the number of marks
+    starts: np.ndarray  # (S,) float64, when each observation began; NaN where unknown
+    time_unit: str | None = None  # of `times` ("s", "h", "1e6 s", ...); None if the source does not say
+    epochs: np.ndarray | None = None  # (S,) datetime64[ns], the timestamp each sequence calls 0, if it has timestamps
+    # If given, the source rounded its times down to multiples of it, and `times` lie somewhere inside (see
+    # `reading.spread_ties`). People are shown the source's.
     resolution: float | None = None
 
     def __len__(self) -> int:
@@ -95,10 +84,6 @@ class EventSequences:
         return len(self.id2label)
 
     @property
-    def label2id(self) -> dict[str, int]:
-        return {label: mark for mark, label in self.id2label.items()}
-
-    @property
     def lengths(self) -> np.ndarray:
         """(S,) number of events of each sequence."""
         return np.diff(self.offsets)
@@ -113,18 +98,16 @@ class EventSequences:
         """(N,) time since the event before; 0 for the first of a sequence whose start is unknown."""
         return self.times - self.previous_times()
 
-    def shown_times(self, index: int | None = None) -> np.ndarray:
-        """Times of one sequence's events, or of all, as the source gives them: numbers, or timestamps exact to
-        the microsecond."""
-        times = self.times if index is None else self[index][0]
-        if self.epochs is None:
+    def shown_times(self) -> np.ndarray:
+        """(N,) times as the source gives them: numbers, or timestamps exact to the microsecond."""
+        times, epochs = self.times, self.epochs
+        if epochs is None:
             return times if self.resolution is None else np.floor(times / self.resolution) * self.resolution
-        epochs = np.repeat(self.epochs, self.lengths) if index is None else self.epochs[index]
         # float64 is exact to the microsecond for decades, so rounding restores the source's timestamps.
         unit = unit_in_nanoseconds(self.time_unit or "s")
-        timestamps = epochs + np.rint(times * (unit / 1000)).astype("timedelta64[us]").astype("timedelta64[ns]")
+        since = np.rint(times * (unit / 1000)).astype("timedelta64[us]").astype("timedelta64[ns]")
         step = 1 if self.resolution is None else round(self.resolution * unit)
-        return (timestamps.astype(np.int64) // step * step).astype("datetime64[ns]")
+        return ((np.repeat(epochs, self.lengths) + since).astype(np.int64) // step * step).astype("datetime64[ns]")
 
     def select(self, indices: Sequence[int] | np.ndarray, begin: Any = 0, end: Any = None) -> EventSequences:
         """The sequences at `indices` (n,), in that order; of each its events `begin` to `end`, numbers or (n,)."""
@@ -199,12 +182,10 @@ def load_splits(
     sort: bool = False,
     **columns: str | None,
 ) -> dict[str, EventSequences]:
-    """Splits that share one mark vocabulary.
+    """Splits that share one mark vocabulary; `columns` (time, mark, sequence, start) and keywords as in `load_events`.
 
-    Args:
-        source: a folder with files named train, validation (or valid, val, dev) and test, of which any may be missing;
-            other files are ignored. A single file is the split train. Or a mapping from split to `load_events` source.
-        columns: time, mark, sequence and start; all keywords are those of `load_events`.
+    The source is a folder with files named train, validation (or valid, val, dev) and test, of which any may be
+    missing; other files are ignored. A single file is the split train. Or it maps splits to `load_events` sources.
     """
     if unknown := columns.keys() - _DEFAULTS.keys():
         raise TypeError(f"columns are {', '.join(_DEFAULTS)}; got {', '.join(sorted(unknown))}. Correct the keyword.")
@@ -266,12 +247,8 @@ def _named_columns(names: Sequence[str], asked: Mapping[str, str | None]) -> dic
 
 
 def event_rows(table: pa.Table, names: Mapping[str, str], forgiving: bool = False) -> pa.Table:
-    """The columns that play a role, called by it, one row per event: lists are unfolded, rows numbered if without ids.
-
-    Args:
-        names: the column of each role: time, mark, perhaps sequence and start.
-        forgiving: lists may be empty, and several may have the same id.
-    """
+    """The columns that play a role (`names`: time, mark, perhaps sequence and start), called by it, one row per event:
+    lists are unfolded, and numbered if without ids. `forgiving`: they may be empty, and several have the same id."""
     table = table.select(list(names.values())).rename_columns(list(names))
     kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
     is_lists = [_is_list(kinds[role]) for role in ("time", "mark")]
@@ -385,12 +362,8 @@ def checked_sequences(
 ) -> EventSequences:
     """The one door: behind it times are finite and in order and marks are in range.
 
-    Sequences come in the order in which they appear; without ids all rows are one.
-
-    Args:
-        rows: one per event, as of `event_rows`: times as `load_events` takes them, names or numbers of marks.
-        time_unit: as in `load_events`.
-        sort: put the events of each sequence in order of time instead of refusing them.
+    `rows` are those of `event_rows`: times as `load_events` takes them, names or numbers of marks; `time_unit` and
+    `sort` as there. Sequences come in the order in which they appear; without ids all rows are one.
     """
     ids = plain(rows["sequence"]) if "sequence" in rows.column_names else pa.array(np.zeros(rows.num_rows, np.int64))
     if pc.any(pc.is_null(ids, nan_is_null=True)).as_py():

@@ -98,11 +98,8 @@ def with_jitter(sequences: EventSequences, *, seed: int) -> EventSequences:
 
 
 def _load_easytpp(tables: Mapping[str, pa.Table], keywords: dict[str, Any]) -> dict[str, EventSequences]:
-    """EasyTPP rows of each split, one per sequence, through `load_splits`.
-
-    Fields: `time_since_start` and `type_event` (lists); `time_since_last_event` (checked, and its first entry, if
-    positive, tells when the observation began), `dim_process` (number of marks) and `seq_idx` where present.
-    """
+    """EasyTPP rows of each split, one per sequence: `time_since_start` and `type_event` (lists); where present also
+    `time_since_last_event`, `dim_process` (number of marks, unless the caller says) and `seq_idx`."""
     columns: dict[str, dict[str, Any]] = {}
     declared: list[Any] = []
     for split in sorted(tables, key=["train", "validation", "test"].index):

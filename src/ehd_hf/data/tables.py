@@ -50,12 +50,8 @@ def read_table(source: Any, *, columns: Iterable[str] = (), text_columns: Iterab
 
 
 def read_tables(source: Any, text_columns: Sequence[str] = ()) -> Iterator[pa.Table]:
-    """The rows of a file, a folder of files of one type or a dataset, in their order and in tables of bounded size.
-
-    Args:
-        source: a path; a `datasets.Dataset` or `IterableDataset`.
-        text_columns: columns of CSV files to read as text, whatever their first rows look like.
-    """
+    """The rows of a file, a folder of files of one type, a `datasets.Dataset` or `IterableDataset`, in their order and
+    in tables of bounded size. `text_columns` of CSV files are read as text, whatever their first rows look like."""
     if isinstance(source, str | Path):
         for path in data_files(Path(source)):
             try:

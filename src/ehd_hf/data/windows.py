@@ -41,10 +41,6 @@ class Spans(NamedTuple):
     sequence: np.ndarray
     offset: np.ndarray
 
-    @property
-    def num_windows(self) -> int:
-        return len(self.first)
-
     def rows(self, index: Any) -> Spans:
         """The windows at `index`, an array or a slice."""
         return Spans(self.times, self.marks, *(column[index] for column in self[2:]))
@@ -98,7 +94,7 @@ def slides(events: EventSequences, future: int, history: int) -> Spans:
     """Every window of `history` and `future` events; none where all sequences are shorter."""
     if len(events) and events.lengths.max() >= future + history:
         spans = make_windows(events, future=future, history=history).spans()
-        return spans._replace(num_future=np.full(spans.num_windows, future))
+        return spans._replace(num_future=np.full(len(spans.first), future))
     return Spans(events.times, events.marks, *(np.zeros(0, np.int64),) * 6)
 
 
@@ -118,11 +114,7 @@ class EventStore(Dataset[dict[str, Tensor]]):
 
     Use it as `DataLoader(store, batch_size=256, shuffle=True, collate_fn=store.collate)`. Keys: `times` (B, T) float32
     counted from each window's origin, `marks` (B, T) int64, `mask` (B, T) bool, False on padding, which is behind.
-
-    Args:
-        sequences: where the events are; kept as they are.
-        first: (W,) int64, position of each window's first event among all events of `sequences`.
-        count: (W,) int64, number of events of each window.
+    `first` and `count`, (W,) int64, say where each window begins among the events of `sequences`, and how many it has.
     """
 
     def __init__(self, sequences: EventSequences, first: np.ndarray, count: np.ndarray) -> None:

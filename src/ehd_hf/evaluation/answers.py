@@ -188,7 +188,6 @@ def compare(
     and `time_ratio` to the reference's.
 
     Args:
-        mtpp: the point process explained.
         methods: names as in `get_method`; `reference` is run in any case.
         question: an epsilon or a share, met with the margin of a certificate; with its delta and conditioning.
         distiller: what "distiller" stands for.

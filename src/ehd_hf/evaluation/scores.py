@@ -37,10 +37,8 @@ class Scorer(Protocol):
 
 
 def trivial_baselines(train: EventSequences) -> dict[str, TrivialBaseline]:
-    """Fitted baselines by name, without those that cannot be fitted: equal intervals have no gamma distribution.
-
-    Two are enough: a row tells intervals and marks apart.
-    """
+    """Fitted baselines by name, without those that cannot be fitted: equal intervals have no gamma distribution. Two
+    are enough: a row tells intervals and marks apart."""
     fitted = {}
     for baseline in (TrivialBaseline("poisson", "unigram"), TrivialBaseline("gamma", "bigram")):
         with suppress(ValueError):
@@ -72,12 +70,8 @@ def evaluate_mtpp(
 def score_events(
     model: MTPPModel | Scorer, sequences: EventSequences, *, max_tokens: int = MAX_TOKENS, progress: str | None = None
 ) -> EventScores:
-    """Log-likelihood and compensator of every event given all before it, each (N,); NaN on first events.
-
-    Args:
-        max_tokens: most events of a batch, padding included; a longer sequence is a batch of its own.
-        progress: name of a bar, if one is shown.
-    """
+    """Log-likelihood and compensator of every event given all before it, each (N,); NaN on first events. A sequence
+    of more than `max_tokens` is a batch of its own; `progress` names a bar, if one is shown."""
     if not isinstance(model, MTPPModel):
         return model.log_prob(sequences)
     model = in_double(model)

@@ -20,22 +20,16 @@ Row = dict[str, Any]
 
 
 def mean_interval(values: np.ndarray, groups: np.ndarray, **options: Any) -> tuple[float, float]:
-    """Bootstrap interval of the mean of `values` (W,): whole groups are drawn again, with all their values. `options`
-    as in `ratio_interval`."""
+    """95 % bootstrap interval of the mean of `values` (W,): whole groups are drawn again, with all their values.
+    `options` as in `ratio_interval`."""
     values = np.asarray(values, dtype=np.float64)
     return ratio_interval(values, np.ones_like(values), groups, **options)
 
 
 def ratio_interval(
-    above: np.ndarray,
-    below: np.ndarray,
-    groups: np.ndarray,
-    *,
-    level: float = 0.95,
-    num_resamples: int = NUM_RESAMPLES,
-    seed: int = 0,
+    above: np.ndarray, below: np.ndarray, groups: np.ndarray, *, num_resamples: int = NUM_RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
-    """Bootstrap interval of sum(above) / sum(below), each (W,), over groups; NaN if `below` is 0 everywhere."""
+    """95 % bootstrap interval of sum(above) / sum(below), each (W,), over groups; NaN if `below` is 0 everywhere."""
     if len(groups) == 0 or not np.any(below):
         return math.nan, math.nan
     _, group = np.unique(groups, return_inverse=True)
@@ -45,7 +39,7 @@ def ratio_interval(
     drawn = np.random.default_rng(seed).multinomial(len(above), chance, num_resamples)
     total = drawn @ below
     ratios = (drawn @ above)[total > 0] / total[total > 0]
-    low, high = np.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(ratios, [0.025, 0.975])
     return float(low), float(high)
 
 
@@ -57,9 +51,7 @@ def mark_shares(
     marks: np.ndarray,
     groups: np.ndarray,
     id2label: Mapping[int, str],
-    *,
     history: np.ndarray | None = None,
-    alpha: float = 0.05,
 ) -> list[Row]:
     """For each mark, the share of its events that is distilled, against random distillation of the same sizes.
 
@@ -70,12 +62,11 @@ def mark_shares(
 
     Keys: `mark`, `label`, `num_events`, `num_sequences` that have it, `share`, `expected`, `recency` (the share if the
     last k were distilled: a preference that it has too is none for the mark), `low` and `high` (95 % interval of the
-    share, by bootstrap), `z`, `p`, `p_holm`, `significant` (at `alpha`). Marks that never occur are left out.
+    share, by bootstrap), `z`, `p`, `p_holm`, `significant` (at 5 %). Marks that never occur are left out.
 
     Args:
         distill_mask, marks: (W, L).
         groups: (W,) sequence of each window.
-        id2label: names by mark.
         history: (W, L), False on the padding in front of shorter histories, whose marks are then none of id2label's.
     """
     history = np.ones_like(distill_mask) if history is None else history
@@ -112,7 +103,7 @@ def mark_shares(
             }
         )
     for row, corrected in zip(rows, holm(np.array([row["p"] for row in rows])), strict=True):
-        row |= {"p_holm": float(corrected), "significant": bool(corrected < alpha)}
+        row |= {"p_holm": float(corrected), "significant": bool(corrected < 0.05)}
     return rows
 
 

@@ -205,12 +205,8 @@ class EHDDistiller:
                     self._check_vocabulary(dict(enumerate(names)))
 
     def question(self, *, delta: float | None = None, refine: Refinement | None = None, **target: Any) -> Question:
-        """What is asked, as in `Question`, completed by what the model was trained for.
-
-        Args:
-            target: one of epsilon, share and size.
-            refine: by default "prune"; "none" for the paper's distiller if neither target nor delta is given.
-        """
+        """What is asked, as in `Question`, completed by what the model was trained for: one of epsilon, share and size
+        as the `target`; `refine` is by default "prune", "none" for the paper's distiller without target and delta."""
         target = {name: value for name, value in target.items() if value is not None}
         asks = bool(target) or delta is not None
         if refine == "none" and asks:

@@ -24,12 +24,8 @@ _NUMBERS_PER_BATCH = 2**24
 
 @torch.no_grad()
 def intensity_curves(mtpp: MTPPModel, windows: Windows, distill_masks: Sequence[Sequence[bool]]) -> list[Intensity]:
-    """The intensity along each window, given all events before, and given those that are not distilled.
-
-    Args:
-        mtpp: in double precision, so that silences far from the origin keep their length.
-        distill_masks: for each window, which events of its history are distilled.
-    """
+    """The intensity along each window, given all events before, and given those of the history that are not distilled.
+    `mtpp` is in double precision, so that silences far from the origin keep their length."""
     config: Any = mtpp.config
     answers: dict[int, Intensity] = {}
     order = np.argsort(windows.spans.lengths, kind="stable")

@@ -102,12 +102,11 @@ def _saved(model: Any) -> dict[str, bytes]:
 
 
 class Push(NamedTuple):
-    """What a push does or would do: the repository's kind; path, size in bytes and state ("new", "changed" or
-    "unchanged") of each file; the address of the commit if there is one."""
+    """What a push does or would do."""
 
     repo_type: str
-    files: list[tuple[str, int, str]]
-    url: str | None
+    files: list[tuple[str, int, str]]  # path, size in bytes and state ("new", "changed" or "unchanged") of each
+    url: str | None  # of the commit if there is one
 
 
 def push_folder(

@@ -55,7 +55,6 @@ def model_card(
 
     Args:
         name: what users pass to `from_pretrained`.
-        model: the model.
         data: texts about the data set: pretty_name, license, provenance, citation (see `dataset_cards/`).
         rows: evaluation rows of the model (see `hub.push.rows_of`); at least one is needed.
         training: contents of the run's `training.json`.

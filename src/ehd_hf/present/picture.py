@@ -72,13 +72,9 @@ _LOGARITHMIC_FROM = 30  # times the median: above that a linear axis shows the p
 def explanation_plot(
     explanation: Explanation, title: str | None = None, *, mark: str | None = None, theme: str = "light"
 ) -> Figure:
-    """Draw one window: its events by mark, history and future each on its own time scale; below, the intensity with
-    and without the distilled events (the scores, if there are no intensities); and the trade-off, if there is one.
-
-    Args:
-        mark: draw the intensity of this mark; by default of all marks together.
-        theme: "light" or "dark".
-    """
+    """Draw one window: its events by mark, history and future each on its own time scale; below, the intensity of
+    `mark` (of all marks together, if None) with and without the distilled events (the scores, if there are no
+    intensities); and the trade-off, if there is one."""
     if theme not in THEMES:
         raise ValueError(f"theme must be one of {', '.join(THEMES)}; got {theme!r}.")
     frame, time_unit = explanation.to_frame(), explanation.time_unit

@@ -46,15 +46,13 @@ Row = dict[str, Any]
 
 
 class Windows(NamedTuple):
-    """Windows cut from sequences: `stretches`, one sequence each, with one event before the window where there is one;
-    (W,) arrays: the sequence of each, position of its first and behind its last event there; and the number of windows
-    that could have been drawn."""
+    """W windows cut from sequences."""
 
-    stretches: EventSequences
-    sequence: np.ndarray
-    first: np.ndarray
-    end: np.ndarray
-    num_possible: int
+    stretches: EventSequences  # one sequence each, with one event before the window where there is one
+    sequence: np.ndarray  # (W,) which it was cut from
+    first: np.ndarray  # (W,) position of its first event there
+    end: np.ndarray  # (W,) and behind its last
+    num_possible: int  # windows that could have been drawn
 
 
 def write_report(
@@ -75,11 +73,9 @@ def write_report(
         explainer: explains, and its point process is judged.
         events: in any form `explain` takes. A sequence shorter than a window is one window of all it has.
         out: the file; folders above it are made.
-        title: of the page.
         max_explanations: windows that are drawn from the events, explained, summarised and shown.
         test: events to judge the point process by, those it was not trained on; by default all that are reported on.
         train: events to fit the trivial baselines on; by default those it is judged by.
-        seed: of the draw of windows.
         question: future, history, epsilon, share, size, delta, refine and progress as in `explain`.
     """
     if max_explanations < 1:
@@ -102,10 +98,8 @@ def write_report(
 
 
 def draw_windows(sequences: EventSequences, future: int, history: int, size: int, seed: int = 0) -> Windows:
-    """A fixed-seed draw of `size` windows without replacement, in order; all if there are fewer.
-
-    A sequence has a window for every event that can be the last of one with a whole history; a shorter one has one.
-    """
+    """A fixed-seed draw of `size` windows without replacement, in order; all if there are fewer. A sequence has a
+    window for every event that can be the last of one with a whole history; a shorter one has one."""
     lengths = sequences.lengths
     counts = np.where(lengths > future, np.maximum(lengths - future - history, 0) + 1, 0)
     if not counts.any():
@@ -145,17 +139,13 @@ def judge_process(
 
 
 def summarize(explanations: Sequence[Explanation], groups: Iterable[Any], marks: Sequence[str]) -> Row:
-    """What explanations say together.
+    """What explanations say together, of windows of the sequences `groups`; `marks` are all names, in the model's order.
 
     Keys: `sizes` (share of windows that distil 0, 1, ... events); `reach` (`share` of windows that distil the last,
     the last but one, ... event, and `recent`, that share had as many of the last been distilled); `mark_shares` (rows
     of `statistics.mark_shares`); `last_share` (of the distilled events, how many are among the last k);
     `is_most_recent`, `met`, `certified`, `nothing` (shares of windows); `median` and `quartiles` of the size;
     `num_history` (the longest).
-
-    Args:
-        groups: the sequence of each window: windows of one sequence are no independent draws.
-        marks: names of all marks, in the model's order.
     """
     longest = max(len(one.history) for one in explanations)
     shape = (len(explanations), longest)
@@ -309,8 +299,9 @@ def _notes(summary: Row, rows: Sequence[Row], conditioning: str) -> list[tuple[b
         silence = " Survival conditioning takes the silence before the future out of account."
         notes.append((True, text + (silence if conditioning == "paper" else "")))
     if missed > _OFTEN_MISSED:
-        text = f"in {missed:.0%} of the windows the target was not met; these answers only come closest."
-        notes.append((True, text))
+        notes.append(
+            (True, f"in {missed:.0%} of the windows the target was not met; these answers only come closest.")
+        )
     preferred = [row for row in summary["mark_shares"] if row["significant"] and row["share"] > row["expected"]]
     if preferred:
         preferred.sort(key=lambda row: row["expected"] - row["share"])
@@ -356,10 +347,8 @@ def _drawn(windows: Windows, explanations: Sequence[Explanation]) -> str:
     history = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
     future = _count(len(explanations[0].future), "event")
     drawn = "all" if len(explanations) == windows.num_possible else "drawn at random"
-    return (
-        f"{_count(len(explanations), 'window')}, {drawn}: {history} past events and the {future} that followed. "
-        "Chance means as many events of each window, drawn at random."
-    )
+    shown = f"{_count(len(explanations), 'window')}, {drawn}: {history} past events and the {future} that followed."
+    return f"{shown} Chance means as many events of each window, drawn at random."
 
 
 def _sizes_alt(sizes: Sequence[float]) -> str:

@@ -29,9 +29,8 @@ class Objective:
     """dppl of any part of the history of B windows, counting the evaluations of the MTPP.
 
     One evaluation is one likelihood of one window given one mask. `full` (B,), log ppl(x_o | H_f), is evaluated here,
-    once; a mask that keeps the whole history is then known to have dppl 0, and is not evaluated.
-
-    `conditioning` is that of the first future event, see `Question`; at most `max_rows` rebuilt windows are held.
+    once; a mask that keeps the whole history is then known to have dppl 0, and is not evaluated. At most `max_rows`
+    rebuilt windows are held.
     """
 
     @torch.no_grad()
@@ -68,10 +67,8 @@ class Objective:
 
     @torch.no_grad()
     def dppl_keep(self, keep_mask: Tensor, windows: Tensor | None = None) -> Tensor:
-        """Perplexity drop (eq. 4) given the events of `keep_mask` (..., R, L), bool, alone: (..., R).
-
-        `windows` (R,) says which window each row of masks belongs to; all of them, R = B, if not given.
-        """
+        """Perplexity drop (eq. 4) given the events of `keep_mask` (..., R, L), bool, alone: (..., R). `windows` (R,)
+        says which window each row of masks belongs to; all of them, R = B, if not given."""
         index = (self.windows if windows is None else windows).expand(keep_mask.shape[:-1]).flatten()
         kept = keep_mask.flatten(0, -2) & self.history[index]
         ask = (kept != self.history[index]).any(1).nonzero()[:, 0]

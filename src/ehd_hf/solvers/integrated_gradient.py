@@ -24,15 +24,12 @@ class IntegratedGradient(RankingSolver):
     on until all are ranked.
 
     A gradient counts as one evaluation, though it is a forward and a backward pass: `num_points` in each round.
-
-    Args:
-        num_points: how many gate values a fading history is looked at.
-        per_round: how many events are distilled before gradients are taken again; L or more: one round. If not given,
-            a fifth of the history, and 8 at least: the time then grows with L, not with its square.
     """
 
     name: ClassVar[str] = "integrated_gradient"
-    num_points: int = 3
+    num_points: int = 3  # gate values at which a fading history is looked at
+    # Events that are distilled before gradients are taken again; L or more: one round. If not given, a fifth of the
+    # history, and 8 at least: the time then grows with L, not with its square.
     per_round: int | None = None
 
     def __post_init__(self) -> None:

@@ -31,17 +31,11 @@ class RankingSolver(Solver):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RankedBy(RankingSolver):
-    """The order that scores from elsewhere give, such as those of a trained distiller.
+    """The order that scores from elsewhere give, such as those of a trained distiller."""
 
-    Args:
-        score: objective -> scores (B, L).
-        num_evaluations: what the scores cost, in evaluations of the MTPP.
-        otherwise: names of solvers to ask, one after the other, where no prefix of the order meets the targets.
-    """
-
-    score: Callable[[Objective], Tensor]
-    num_evaluations: int = 0
-    otherwise: tuple[str, ...] = ()
+    score: Callable[[Objective], Tensor]  # (B, L)
+    num_evaluations: int = 0  # what the scores cost, in evaluations of the MTPP
+    otherwise: tuple[str, ...] = ()  # solvers to ask, one after the other, where no prefix of the order is enough
 
     def choose(self, objective: Objective, rule: Rule, scores: Tensor, generator: torch.Generator | None) -> Found:
         found = super().choose(objective, rule, scores, generator)

@@ -25,22 +25,16 @@ class Refine(Solver):
     a distilled event for another where that gains most slack, and drop again. For a size: swaps that lower dppl_left.
 
     Where the mask to start from does not meet the targets, the whole history takes its place, if that does.
-
-    Args:
-        start: a solver or its name, asked for the same rule; or a distill mask (B, L).
-        swap_in: which events a swap may take in: "evaluated", those whose removal alone gains most; or "ordered",
-            those that come next in the order of the start, if it has one, which costs nothing.
-        scores: (B, L), the order behind a mask to start from. A start that ranks brings its own.
-        max_swaps: how many swaps to make at most.
-        shortlist: a swap takes one of so many distilled events whose return alone costs least, and one of so many
-            others; all pairs are tried.
     """
 
     name: ClassVar[str] = "refine"
-    start: Solver | str | Tensor = "recency"
+    start: Solver | str | Tensor = "recency"  # a solver or its name, asked for the same rule; or a mask (B, L)
+    # Which events a swap may take in: "evaluated", those whose removal alone gains most; or "ordered", those that come
+    # next in the order of the start, if it has one, which costs nothing.
     swap_in: SwapIn = "evaluated"
-    scores: Tensor | None = None
+    scores: Tensor | None = None  # (B, L), the order behind a mask to start from; a start that ranks brings its own
     max_swaps: int = 4
+    # A swap takes one of so many distilled events whose return alone costs least, and one of so many others.
     shortlist: int = 8
 
     def __post_init__(self) -> None:

@@ -15,11 +15,8 @@ from .prefix import RankingSolver
 
 @dataclass(frozen=True, kw_only=True)
 class Shapley(RankingSolver):
-    """Events by their mean contribution to -dppl_left, as all are distilled in a random order.
-
-    Args:
-        num_permutations: how many orders are drawn; each costs L - 1 evaluations, and the empty history one for all.
-    """
+    """Events by their mean contribution to -dppl_left, as all are distilled in a random order. Each of the
+    permutations costs L - 1 evaluations, and the empty history one for all."""
 
     name: ClassVar[str] = "shapley"
     num_permutations: int = 16
