@@ -139,7 +139,7 @@ def judge_process(
 
 
 def summarize(explanations: Sequence[Explanation], groups: Iterable[Any], marks: Sequence[str]) -> Row:
-    """What explanations say together, of windows of the sequences `groups`; `marks` are all names, in the model's order.
+    """What explanations of windows in the sequences `groups` say together; `marks` are all, in the model's order.
 
     Keys: `sizes` (share of windows that distil 0, 1, ... events); `reach` (`share` of windows that distil the last,
     the last but one, ... event, and `recent`, that share had as many of the last been distilled); `mark_shares` (rows
