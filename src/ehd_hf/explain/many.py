@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,8 +124,12 @@ def explain_many(
             counted = None if append else _read_counts(path)
             if counted is None and (append or number % work.world_size == work.rank):
                 table = _table(explainer, unit, question, schema)
-                (append or partial(_write_part, path, request))(table)
                 counted = _count(table)
+                if append:
+                    append(table)
+                else:
+                    with _appending(path) as write:
+                        write(table.replace_schema_metadata({b"ehd_hf": json.dumps({"request": request}).encode()}))
             bar.update(counted["windows"] if counted else 0)
             parts.append(counted or path)
         if not parts:
@@ -290,12 +293,6 @@ def _read_counts(path: Path) -> Counter[str] | None:
         return _count(pq.read_table(path, columns=["status", "num_distilled"]))
     except (FileNotFoundError, pa.ArrowException):
         return None
-
-
-def _write_part(path: Path, request: dict[str, Any], table: pa.Table) -> None:
-    metadata = {b"ehd_hf": json.dumps({"request": request}).encode()}
-    with replaced_when_done(path) as unfinished:
-        pq.write_table(table.replace_schema_metadata(metadata), unfinished, compression="zstd")
 
 
 @contextmanager

@@ -292,16 +292,12 @@ def _notes(summary: Row, rows: Sequence[Row], conditioning: str) -> list[tuple[b
     notes = _process_notes(rows) if rows else []
     recent, missed = summary["last_share"], 1 - summary["met"]
     if recent is not None and recent > _MOSTLY_RECENT:
-        text = (
-            f"{recent:.0%} of the distilled events are among the most recent. Such explanations say little more than "
-            "what happened last."
-        )
+        text = f"{recent:.0%} of the distilled events are among the most recent. Such explanations say little more "
         silence = " Survival conditioning takes the silence before the future out of account."
-        notes.append((True, text + (silence if conditioning == "paper" else "")))
+        notes.append((True, f"{text}than what happened last.{silence if conditioning == 'paper' else ''}"))
     if missed > _OFTEN_MISSED:
-        notes.append(
-            (True, f"in {missed:.0%} of the windows the target was not met; these answers only come closest.")
-        )
+        text = f"in {missed:.0%} of the windows the target was not met; these answers only come closest."
+        notes.append((True, text))
     preferred = [row for row in summary["mark_shares"] if row["significant"] and row["share"] > row["expected"]]
     if preferred:
         preferred.sort(key=lambda row: row["expected"] - row["share"])

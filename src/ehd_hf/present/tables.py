@@ -18,18 +18,9 @@ class Column(NamedTuple):
 
 
 # The solvers' names for people, in the order of tables.
-SHORT = {
-    "distiller": "distiller",
-    "recency": "recency",
-    "greedy_search": "greedy",
-    "random_distillation": "random",
-    "leave_one_out": "leave-one-out",
-    "shapley": "Shapley",
-    "integrated_gradient": "integrated gradient",
-    "backward_elimination": "backward",
-    "refine": "recency, refined",
-    "exact_search": "exact",
-}
+SHORT = {"distiller": "distiller", "recency": "recency", "greedy_search": "greedy", "random_distillation": "random"}
+SHORT |= {"leave_one_out": "leave-one-out", "shapley": "Shapley", "integrated_gradient": "integrated gradient"}
+SHORT |= {"backward_elimination": "backward", "refine": "recency, refined", "exact_search": "exact"}
 
 
 def markdown_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> str:
