@@ -60,7 +60,6 @@ def test_every_format_of_the_same_events_reads_alike(tmp_path):
         np.testing.assert_array_equal(events.marks, [1, 0, 2, 0, 1], err_msg=name)
         np.testing.assert_array_equal(events.offsets, [0, 3, 5], err_msg=name)
         assert events.id2label == {0: "go", 1: "stop", 2: "wait"}, name
-        assert events.label2id == {"go": 0, "stop": 1, "wait": 2}, name
         read = read_events(source).events
         assert read.times.tobytes() == events.times.tobytes() and read.marks.tolist() == events.marks.tolist(), name
 

@@ -196,10 +196,9 @@ def _without_missing(table: pa.Table, names: Mapping[str, str], notes: list[str]
     count, total = int(anywhere.sum()), table.num_rows
     worst = max(missing, key=lambda role: missing[role].sum())
     if count > MISSING_SHARE * total:
-        raise ValueError(
-            f"{count:,} of {total:,} rows lack a value, most in the {worst} column {names[worst]!r}; up to "
-            f"{MISSING_SHARE:.0%} are left out by themselves. Check that it is the right column, or clean the file."
-        )
+        most = f"most in the {worst} column {names[worst]!r}; up to {MISSING_SHARE:.0%} are left out by themselves"
+        fix = "Check that it is the right column, or clean the file."
+        raise ValueError(f"{count:,} of {total:,} rows lack a value, {most}. {fix}")
     if count:
         roles = " or a ".join(role for role in missing if missing[role].any())
         notes.append(f"{count:,} of {total:,} rows lack a {roles}: left out.")
@@ -325,9 +324,8 @@ def _find_format(array: pa.Array, column: str) -> str:
     unread = _parsed(sample, best).isna().to_numpy()
     example = sample[int(np.argmax(unread))].as_py()
     if counts[best] == 0:
-        raise ValueError(
-            f"column {column!r} does not read as times: {example!r}. Name the time column. {_WRITE_A_PATTERN}"
-        )
+        fix = f"Name the time column. {_WRITE_A_PATTERN}"
+        raise ValueError(f"column {column!r} does not read as times: {example!r}. {fix}")
     both = f"{sample[int(np.argmin(unread))].as_py()!r} ({best}) and {example!r}"
     raise ValueError(f"times must be written in one way; column {column!r} has {both}. Correct those that differ.")
 
@@ -361,9 +359,8 @@ def _tied_resolution(events: EventSequences, times: pa.Array, notes: list[str]) 
         nanoseconds = times.cast(pa.timestamp("ns")).view(pa.int64()).to_numpy(zero_copy_only=False)
         names = {"D": "day", "h": "hour", "min": "minute", "s": "second", "ms": "millisecond"}
         for unit in (unit for unit in names if (nanoseconds % TIME_UNITS[unit] == 0).all()):
-            notes.append(
-                f"{share}: times are rounded to the {names[unit]}. A model sees them spread over it, in their order."
-            )
+            rounded = f"times are rounded to the {names[unit]}"
+            notes.append(f"{share}: {rounded}. A model sees them spread over it, in their order.")
             return TIME_UNITS[unit] / unit_in_nanoseconds(events.time_unit or "s")
     elif (events.times == np.floor(events.times)).all():
         notes.append(f"{share}: times are whole numbers. The model sees them spread over the unit, in their order.")
@@ -408,10 +405,9 @@ def _read_marks(
     if unknown and not merges:
         shown = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
         names = ", ".join(map(repr, marks[:12])) + (", ..." if len(marks) > 12 else "")
-        raise ValueError(
-            f"the model does not know {len(unknown)} of these marks: {shown}.{nearest(unknown[0], marks)} It knows "
-            f"{names}. Leave such events out, or train on a file that has them."
-        )
+        fix = f"It knows {names}. Leave such events out, or train on a file that has them."
+        near = nearest(unknown[0], marks)
+        raise ValueError(f"the model does not know {len(unknown)} of these marks: {shown}.{near} {fix}")
     codes = np.array([position.get(label, position.get(OTHER, -1)) for label in labels])
     merged = int(counts[codes == position.get(OTHER, -1)].sum())
     if not kept.marks and merges and merged > 0.5 * counts.sum():

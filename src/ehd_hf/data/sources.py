@@ -136,10 +136,8 @@ def _easytpp_starts(table: pa.Table, split: str) -> np.ndarray:
             tolerance = 0.01 * np.abs(gaps[1:]).sum() + 1e-6 * len(times) * np.abs(times).max()
             agree = len(gaps) == len(times) and np.abs(np.diff(times) - gaps[1:]).sum() <= tolerance
         if not agree or not gaps[0] >= 0:
-            raise ValueError(
-                f"time_since_last_event must be the differences of time_since_start; got {given_gaps[:4]}... and "
-                f"{given_times[:4]}... in row {row} of {split}. Correct it, or leave out time_since_last_event."
-            )
+            got = f"{given_gaps[:4]}... and {given_times[:4]}... in row {row} of {split}. Correct it, or leave it out"
+            raise ValueError(f"time_since_last_event must be the differences of time_since_start; got {got}.")
         if gaps[0] > 0:  # many files write 0 for "nothing before"
             starts[row] = 0.0 if np.isclose(gaps[0], times[0]) else float(times[0] - gaps[0])
     return starts

@@ -136,9 +136,8 @@ def check_marks(name: str, model: Any, sequences: EventSequences) -> None:
     if not isinstance(model, MTPPModel | Scorer):
         raise ValueError(f"{name} must be a point process; got a {type(model).__name__}. Pass the MTPP inside it.")
     if isinstance(model, MTPPModel) and (number := model.config.num_marks) != sequences.num_marks:
-        raise ValueError(
-            f"model {name} knows {number} marks; the events have {sequences.num_marks}. Evaluate it on its own data."
-        )
+        got = f"the events have {sequences.num_marks}. Evaluate it on its own data"
+        raise ValueError(f"model {name} knows {number} marks; {got}.")
 
 
 def in_double(model: MTPPModel) -> MTPPModel:

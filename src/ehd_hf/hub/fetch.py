@@ -58,10 +58,8 @@ def hub_errors(
         elif isinstance(cause, HFValidationError):
             message = f"A repository is named somebody/name; got {repo_id!r}. Check the name."
         elif isinstance(cause, _CLIENT_ERRORS):
-            message = (
-                f"The Hub at {constants.ENDPOINT} could not be asked for {repo_id}: {_line(cause)}.{again} Check the "
-                "connection, HF_ENDPOINT and HF_HUB_OFFLINE."
-            )
+            fix = f"{again} Check the connection, HF_ENDPOINT and HF_HUB_OFFLINE."
+            message = f"The Hub at {constants.ENDPOINT} could not be asked for {repo_id}: {_line(cause)}.{fix}"
         else:
             raise
         raise OSError(message) from error
@@ -116,10 +114,8 @@ def open_model(folder: str | Path, **options: Any) -> Any:
     except Exception as error:  # a stranger's config may fail in any way
         raise ValueError(f"{folder} does not open as a model: {_line(error)}. Check that ehd_hf wrote it.") from error
     if lacking := sorted({*info["missing_keys"], *(entry[0] for entry in info["mismatched_keys"])}):
-        raise ValueError(
-            f"{folder} must hold all weights of a {type(model).__name__}; {', '.join(lacking[:3])} is missing or of "
-            "another shape. Copy it again, or train anew."
-        )
+        got = f"{', '.join(lacking[:3])} is missing or of another shape. Copy it again, or train anew"
+        raise ValueError(f"{folder} must hold all weights of a {type(model).__name__}; {got}.")
     return model
 
 
@@ -152,9 +148,8 @@ def check_weights(folder: str | Path) -> None:
 def _no_weights(where: str, names: Sequence[str]) -> str:
     pickles = [name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl", ".ckpt"))]
     if pickles:
-        return (
-            f"{where} has only pickled weights ({', '.join(pickles)}); expected safetensors, because a pickle can run "
-            "any code when it is opened. Where you trust it, load it, and push what save_pretrained writes."
-        )
+        why = "expected safetensors, because a pickle can run any code when it is opened"
+        fix = "Where you trust it, load it, and push what save_pretrained writes."
+        return f"{where} has only pickled weights ({', '.join(pickles)}); {why}. {fix}"
     files = ", ".join(sorted(names)[:8]) or "nothing"
     return f"{where} must hold config.json and model.safetensors; it holds {files}. Check the name and the subfolder."

@@ -182,10 +182,9 @@ def _trained_files(
     model, rows = open_model(folder), rows or list(folder.glob("results.jsonl"))
     own = rows_of(model, [row for file in rows for row in read_rows(file)])
     if not any(row.get("checkpoint") for row in own):
-        raise ValueError(
-            f"The card needs rows of these weights; {', '.join(map(str, rows)) or 'no file of rows'} has none. "
-            f"Measure {folder} with scripts/paper/evaluate.py, and pass the file it writes."
-        )
+        got = f"{', '.join(map(str, rows)) or 'no file of rows'} has none"
+        fix = f"Measure {folder} with scripts/paper/evaluate.py, and pass the file it writes."
+        raise ValueError(f"The card needs rows of these weights; {got}. {fix}")
     log = folder / "training.json"
     training = json.loads(log.read_text()) if log.is_file() else None
     data = OWN_DATA | (

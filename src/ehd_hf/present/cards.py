@@ -64,10 +64,9 @@ def model_card(
     is_distiller, config = hasattr(model, "mtpp"), model.config
     needed = ("distiller", "ehed", "explain") if is_distiller else ("mtpp",)
     if not any(row["task"] in needed and row.get("checkpoint") for row in rows):
-        raise ValueError(
-            f"A card needs evaluation rows of the checkpoint (task {' or '.join(needed)}); got "
-            f"{', '.join(sorted({row['task'] for row in rows})) or 'none'}. Run scripts/evaluate.py first."
-        )
+        asked, got = " or ".join(needed), ", ".join(sorted({row["task"] for row in rows})) or "none"
+        fix = "Run scripts/paper/evaluate.py first."
+        raise ValueError(f"A card needs evaluation rows of the checkpoint (task {asked}); got {got}. {fix}")
     process, title = config.mtpp_config if is_distiller else config, name.rpartition("/")[2]
     labels = [process.id2label[mark] for mark in range(process.num_marks)]
     shown = [*map(plain_markdown, labels[:_SHOWN_MARKS]), *(["..."] if len(labels) > _SHOWN_MARKS else [])]

@@ -103,10 +103,8 @@ def draw_windows(sequences: EventSequences, future: int, history: int, size: int
     lengths = sequences.lengths
     counts = np.where(lengths > future, np.maximum(lengths - future - history, 0) + 1, 0)
     if not counts.any():
-        raise ValueError(
-            f"a report needs sequences longer than the future of {future} events; the longest of {len(sequences)} has "
-            f"{lengths.max()}. Ask for a shorter future."
-        )
+        got = f"the longest of {len(sequences)} has {lengths.max()}. Ask for a shorter future"
+        raise ValueError(f"a report needs sequences longer than the future of {future} events; {got}.")
     total, ends = int(counts.sum()), np.cumsum(counts)
     chosen = np.arange(total)
     if total > size:
@@ -309,27 +307,19 @@ def _notes(summary: Row, rows: Sequence[Row], conditioning: str) -> list[tuple[b
 def _process_notes(rows: Sequence[Row]) -> list[tuple[bool, str]]:
     ours, best = _ours_and_best(rows)
     if ours["num_events"] < _FEW_EVENTS:
-        text = (
-            f"with {_count(ours['num_events'], 'event')} to predict there are too few to judge the point process by. "
-            "Its model card or its training says how good it was on more of them."
-        )
-        return [(True, text)]
+        few = f"with {_count(ours['num_events'], 'event')} to predict there are too few to judge the point process by."
+        return [(True, f"{few} Its model card or its training says how good it was on more of them.")]
     notes = []
     if best is not None and ours["nll"] >= best["nll"]:
-        text = (
-            f"the point process predicts no better than {best['model']}, which knows next to nothing of the history. "
-            "Its explanations then say little about these events."
-        )
-        notes.append((True, text))
+        trivial = f"{best['model']}, which knows next to nothing of the history"
+        little = "Its explanations then say little about these events."
+        notes.append((True, f"the point process predicts no better than {trivial}. {little}"))
     elif best is not None:
         gain = best["nll"] - ours["nll"]
         notes.append((False, f"the point process beats the best trivial model by {gain:.3f} nats per event."))
     if ours["ks"] > _FAR_FROM_CALIBRATED:
-        text = (
-            f"its times are poorly calibrated here (KS {ours['ks']:.2f}). Are these events of the kind and in the "
-            "unit of time that it was trained on?"
-        )
-        notes.append((True, text))
+        text = f"its times are poorly calibrated here (KS {ours['ks']:.2f}). "
+        notes.append((True, f"{text}Are these events of the kind and in the unit of time that it was trained on?"))
     return notes
 
 

@@ -26,10 +26,8 @@ class ExactSearch(Solver):
         num_events = history.sum(1)
         longest = int(num_events.max()) if history.numel() else 0
         if longest > self.max_events:
-            raise ValueError(
-                f"exact_search tries 2 ** L subsets and takes histories of at most {self.max_events} events; "
-                f"got {longest}. Use another solver, shorter histories, or a larger max_events."
-            )
+            limit = f"tries 2 ** L subsets and takes histories of at most {self.max_events} events; got {longest}"
+            raise ValueError(f"exact_search {limit}. Use another solver, shorter histories, or a larger max_events.")
         places = torch.argsort(~history, dim=1, stable=True)[:, :longest]  # (B, longest), real events first
         bits = torch.arange(longest, device=history.device)
         subsets = (torch.arange(2**longest, device=history.device)[:, None] >> bits & 1).bool()
