@@ -151,7 +151,7 @@ def test_a_bundled_models_card_does_not_speak_of_a_repository(model):
 
 @pytest.mark.parametrize("rows", [[], [DISTILLER | {"task": "case_study"}], [PROCESS[0]]])
 def test_a_card_without_results_is_refused(model, rows):
-    with pytest.raises(ValueError, match="needs evaluation rows of the checkpoint.*Run scripts/evaluate.py"):
+    with pytest.raises(ValueError, match="needs evaluation rows of the checkpoint.*Run scripts/paper/evaluate.py"):
         card_of(model, rows)
 
 

@@ -371,9 +371,7 @@ def _tied_resolution(events: EventSequences, times: pa.Array, notes: list[str]) 
 
 def spread_ties(events: EventSequences, resolution: float) -> EventSequences:
     """Times moved to a random place within their resolution, the order of the events kept; `shown_times` undoes it.
-
-    The place follows from a sequence's name and an event's number in it: it stays when other events are added.
-    """
+    The place follows from a sequence's name and an event's number in it: it stays when other events are added."""
     names = np.array([zlib.crc32(str(name).encode()) for name in events.seq_ids], dtype=np.uint64)
     number = np.arange(events.num_events) - np.repeat(events.offsets[:-1], events.lengths)
     mixed = (np.repeat(names, events.lengths) << np.uint64(32)) + number.astype(np.uint64)

@@ -84,11 +84,8 @@ def _known_folder(folder: Path) -> dict[str, Any]:
 
 
 def with_jitter(sequences: EventSequences, *, seed: int) -> EventSequences:
-    """Whole-number times spread uniformly over their unit, each sequence sorted again (marks move along).
-
-    Where times are rounded down many intervals are 0, and a continuous density is unbounded there: likelihoods compare
-    only after every model has been given the same jitter.
-    """
+    """Whole-number times spread uniformly over their unit, each sequence sorted again (marks move along). Where times
+    are rounded down many intervals are 0, where densities are unbounded: likelihoods compare after the same jitter."""
     for bad in np.flatnonzero(sequences.times != np.floor(sequences.times))[:1]:
         raise ValueError(f"jitter is for whole-number times; got {sequences.times[bad]}. These need none.")
     times = sequences.times + np.random.default_rng(seed).uniform(size=sequences.num_events)

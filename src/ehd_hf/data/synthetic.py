@@ -57,10 +57,8 @@ class HawkesProcess:
         return dict(enumerate(self.labels or map(str, range(self.num_marks))))
 
     def simulate(self, horizon: float, num_sequences: int, generator: np.random.Generator) -> SimulatedEvents:
-        """Draw immigrants on [0, horizon], then generation after generation of children, all sequences at once.
-
-        Starts from an empty past at 0. A sequence in which nothing happened is left out; `seq_ids` keep the numbering.
-        """
+        """Draw immigrants on [0, horizon], then generation after generation of children, all sequences at once, from
+        an empty past. A sequence in which nothing happened is left out; `seq_ids` keep the numbering."""
         if not (np.isfinite(horizon) and horizon > 0 and num_sequences >= 1):
             raise ValueError(f"horizon and num_sequences must be positive; got {horizon} and {num_sequences}.")
         counts = generator.poisson(self.base_rates * horizon, size=(num_sequences, self.num_marks))
@@ -153,11 +151,8 @@ def simulated_splits(process: str, *arguments: Any, **keywords: Any) -> dict[str
 def simulated_events(
     process: str, num_sequences: Mapping[str, int] | None = None, horizon: float = 120.0, seed: int = 0
 ) -> dict[str, SimulatedEvents]:
-    """Splits of a ready-made process, one of `PROCESSES`, each from its own stream of random numbers.
-
-    `num_sequences` are those of each split, by default 1,500 / 150 / 300 of train / validation / test; a `horizon` of
-    120 gives about 170 events, enough for a few windows of each sequence.
-    """
+    """Splits of a ready-made process, one of `PROCESSES`, each from its own stream of random numbers: by default
+    1,500 / 150 / 300 sequences of train / validation / test, of about 170 events, enough for a few windows of each."""
     if process not in PROCESSES:
         raise ValueError(f"process must be one of {', '.join(PROCESSES)}; got {process!r}.")
     sizes = num_sequences or {"train": 1500, "validation": 150, "test": 300}

@@ -189,8 +189,8 @@ def _checked_head(path: Path) -> bytes:
         raise ValueError(f"events come from one file ({types}); {path} is a folder. {hint}")
     if not os.path.isfile(path):  # False for a name that no file can have
         beside = [file.name for file in path.parent.iterdir()] if os.path.isdir(path.parent) else []
-        near = nearest(path.name, beside)
-        raise FileNotFoundError(f"there is no file {str(path)[:200]}.{near} Check the path; its name ends in {types}.")
+        fix = f"Check the path; a file of events is one of {types}."
+        raise FileNotFoundError(f"there is no file {str(path)[:200]}.{nearest(path.name, beside)} {fix}")
     if path.suffix not in FILE_TYPES:
         raise ValueError(f"a file of events is one of {types}; got {path.name!r}. Convert or rename it.")
     if path.stat().st_size == 0:

@@ -29,17 +29,16 @@ EVENTS_PER_BATCH = 100_000  # padding included
 
 
 class Spans(NamedTuple):
-    """W windows on flat `times` and `marks` (N,). The rest is (W,): where a window begins there, its length, how many
-    of its last events are the future, its clock's origin, its sequence's number, where it begins in that."""
+    """W windows on flat events."""
 
-    times: np.ndarray
-    marks: np.ndarray
-    first: np.ndarray
+    times: np.ndarray  # (N,)
+    marks: np.ndarray  # (N,)
+    first: np.ndarray  # (W,) where a window begins there, and so on
     lengths: np.ndarray
-    num_future: np.ndarray
-    origins: np.ndarray
-    sequence: np.ndarray
-    offset: np.ndarray
+    num_future: np.ndarray  # how many of its last events are the future
+    origins: np.ndarray  # of its clock
+    sequence: np.ndarray  # number of its sequence
+    offset: np.ndarray  # where it begins in that
 
     def rows(self, index: Any) -> Spans:
         """The windows at `index`, an array or a slice."""
@@ -180,11 +179,8 @@ class WindowStore(EventStore):
 
 
 class CropStore(EventStore):
-    """Windows of different lengths; what a point process trains on.
-
-    One more key, `loss_mask` (B, T) bool: False on padding and where the interval is not data, that is on a sequence's
-    first event if its start is unknown.
-    """
+    """Windows of different lengths; what a point process trains on. One more key, `loss_mask` (B, T) bool: False on
+    padding and where the interval is not data, that is on a sequence's first event if its start is unknown."""
 
     def __getitems__(self, indices: Rows) -> dict[str, Tensor]:
         spans = self.spans(np.asarray(indices))

@@ -190,7 +190,6 @@ def compare(
     Args:
         methods: names as in `get_method`; `reference` is run in any case.
         question: an epsilon or a share, met with the margin of a certificate; with its delta and conditioning.
-        distiller: what "distiller" stands for.
         cache: asked before a row is computed, with what identifies it: the row itself if there is one.
         stamp: what else each row says (data, split, ...).
     """

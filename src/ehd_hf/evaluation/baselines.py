@@ -19,16 +19,12 @@ _SMALLEST_SURVIVAL = 1e-280
 
 
 class EventScores(NamedTuple):
-    """Likelihood of observed events, each (N,); NaN for events that are not scored (a sequence's first).
+    """Likelihood of observed events, each (N,); NaN for events that are not scored (a sequence's first)."""
 
-    `log_prob` = `time_log_prob` + `mark_log_prob`. `compensator` is the integrated intensity of all marks since the
-    event before: Exp(1) distributed if the model is right.
-    """
-
-    log_prob: np.ndarray
+    log_prob: np.ndarray  # = time_log_prob + mark_log_prob
     time_log_prob: np.ndarray
     mark_log_prob: np.ndarray
-    compensator: np.ndarray
+    compensator: np.ndarray  # integrated intensity of all marks since the event before: Exp(1) if the model is right
 
 
 def is_scored(sequences: EventSequences) -> np.ndarray:

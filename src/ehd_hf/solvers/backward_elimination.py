@@ -13,11 +13,9 @@ from .base import AtSize, Found, Objective, Reaches, Rule, Solver, best_of_each,
 
 @dataclass(frozen=True, kw_only=True)
 class BackwardElimination(Solver):
-    """Shrink H_d from the whole history, keeping as much slack as can be kept (for a size: dppl_left lowest).
-
-    Targets: until no single event can go without breaking the rule. Where the whole history does not meet it, go on
-    until a smaller set does, if any.
-    """
+    """Shrink H_d from the whole history, keeping as much slack as can be kept (for a size: dppl_left lowest). Targets:
+    until no single event can go without breaking the rule. Where the whole history does not meet it, go on until a
+    smaller set does, if any."""
 
     name: ClassVar[str] = "backward_elimination"
     orders: ClassVar[bool] = True

@@ -13,11 +13,9 @@ from .base import Found, Objective, Rule, Solver, best_of_each, flip_each
 
 @dataclass(frozen=True, kw_only=True)
 class GreedySearch(Solver):
-    """Add to H_d the event that lowers dppl_left most, until the rule, checked from size 0 on, is met.
-
-    The listings evaluate dppl_distilled of every candidate and use the winner's; here it is evaluated for the winner
-    alone, and there only when the rule needs it. The values are the same, the evaluations counted are those made.
-    """
+    """Add to H_d the event that lowers dppl_left most, until the rule, checked from size 0 on, is met. The listings
+    evaluate dppl_distilled of every candidate; here it is evaluated for the winner alone, and only when the rule needs
+    it. The values are the same, the evaluations counted are those made."""
 
     name: ClassVar[str] = "greedy_search"
     orders: ClassVar[bool] = True
