@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ehd_hf.evaluation.statistics import (
-    holm,
-    mark_shares,
-    mean_interval,
-    ratio_interval,
-)
+from ehd_hf.evaluation.statistics import holm, mark_shares, mean_interval, ratio_interval
 
 T, F = True, False
 

@@ -9,16 +9,7 @@ from ehd_hf import solvers
 from ehd_hf.models.perplexity import dppl, keep_gradient
 from ehd_hf.models.question import Question
 from ehd_hf.models.window import Window, places_of
-from ehd_hf.solvers.base import (
-    _SOLVERS,
-    AtSize,
-    Objective,
-    Reaches,
-    Solver,
-    available_solvers,
-    get_solver,
-    rule_for,
-)
+from ehd_hf.solvers.base import _SOLVERS, AtSize, Objective, Reaches, Solver, available_solvers, get_solver, rule_for
 from ehd_hf.solvers.prefix import FALLBACKS, RankedBy, RankingSolver, best_prefix, first_prefix, prefix_curve
 from helpers import AdditiveMTPP, random_window, tiny_fullynn
 
