@@ -26,12 +26,6 @@ SCORES = ("log_prob", "time_log_prob", "mark_log_prob", "compensator")
 tiny_fullynn = functools.partial(helpers.tiny_fullynn, num_layers=2)
 
 
-def tiny_fullynn(num_marks=C):
-    torch.manual_seed(0)
-    config = {"embedding_size": 5, "hidden_size": 8, "num_components": 9, "num_layers": 2}
-    return FullyNNModel(FullyNNConfig(num_marks=num_marks, **config))
-
-
 def tiny_lognormmix(mark_mode="history", num_components=4):
     torch.manual_seed(0)
     sizes = {"num_marks": C, "embedding_size": 5, "hidden_size": 8, "num_components": num_components}
