@@ -166,33 +166,6 @@ def test_many_rows_without_a_value_are_refused(tmp_path):
         read_events(file, **NAMES)
 
 
-@pytest.mark.parametrize(
-    "options, said",
-    [
-        ({"time": "timestamp"}, "no time column 'timestamp'; the columns are user, ts, type"),
-        ({"mark": "typ"}, "Did you mean 'type'"),
-        ({"sequence": "users"}, "Did you mean 'user'.*Name one"),
-        ({"max_marks": 1}, "at least 2"),
-    ],
-)
-def test_a_wrong_column_is_refused_with_the_near_ones(tmp_path, options, said):
-    with pytest.raises(ValueError, match=said):
-        read_events(log(tmp_path / "log.csv", [1.0, 2.0]), **{**NAMES, **options})
-
-
-def test_a_file_without_column_names_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="which column says.*lack a line of column names"):
-        read_events(write(tmp_path / "log.csv", "u1,1.5,a\nu1,2.5,b\n"))
-
-
-def test_a_missing_file_and_a_folder_are_refused_with_what_is_there(tmp_path):
-    log(tmp_path / "events.csv", [1.0])
-    with pytest.raises(FileNotFoundError, match="Did you mean 'events.csv'"):
-        read_events(tmp_path / "event.csv")
-    with pytest.raises(ValueError, match="is a folder. Pass one of its files: events.csv"):
-        read_events(tmp_path)
-
-
 # --- marks
 
 
@@ -223,12 +196,6 @@ def test_marks_a_model_does_not_know_are_other_to_it_or_refused(tmp_path):
     strict = read_events(log(tmp_path / "log.csv", range(3), marks=["open", "close", "open"]), **NAMES).reading
     with pytest.raises(ValueError, match="does not know 1 of these marks: 'opened'. Did you mean 'open'"):
         read_events(log(tmp_path / "later.csv", range(2), marks=["opened", "close"]), reading=strict)
-
-
-def test_a_column_of_identifiers_is_no_column_of_marks(tmp_path):
-    file = log(tmp_path / "log.csv", range(500), marks=[f"request {i}" for i in range(500)])
-    with pytest.raises(ValueError, match="500 different values in 500 events.*another mark column"):
-        read_events(file, **NAMES)
 
 
 def test_numbers_stand_for_the_marks_of_a_model_that_names_them(tmp_path):

@@ -80,36 +80,6 @@ def test_parents_are_earlier_in_the_same_sequence_and_allowed(make):
     assert (sequences.intervals() >= 0).all()
 
 
-def test_mean_children_match_the_branching_and_immigrants_the_base_rates():
-    process, horizon = mixed_process(), 3000.0
-    simulated = process.simulate(horizon, 10, generator(5))
-    times, marks = simulated.sequences.times, simulated.sequences.marks
-    flat, children = event_parents(simulated)
-    early = flat[children][times[flat[children]] < horizon - 50]  # whose children had time to be seen
-    pairs = np.zeros((3, 3))
-    np.add.at(pairs, (marks[early], marks[children][times[flat[children]] < horizon - 50]), 1)
-    parents = np.bincount(marks[times < horizon - 50], minlength=3)[:, None]
-    error = np.sqrt(process.branching / parents)
-    assert (np.abs(pairs / parents - process.branching) <= 4 * error).all()
-    immigrants = np.bincount(marks[flat < 0], minlength=3)
-    expected = process.base_rates * horizon * 10
-    assert (np.abs(immigrants - expected) < 4 * np.sqrt(expected)).all()
-
-
-def test_delays_follow_the_kernel_of_their_pair_of_marks():
-    process, horizon = mixed_process(), 2000.0
-    simulated = process.simulate(horizon, 5, generator(6))
-    times, marks = simulated.sequences.times, simulated.sequences.marks
-    flat, children = event_parents(simulated)
-    children = children[times[flat[children]] < horizon - 50]
-    for parent, child in np.argwhere(process.branching > 0):
-        of_pair = children[(marks[flat[children]] == parent) & (marks[children] == child)]
-        delays = times[of_pair] - times[flat[of_pair]]
-        kernel = stats.gamma(process.shape[parent, child], scale=process.scale[parent, child])
-        assert len(delays) > 200
-        assert stats.kstest(delays, kernel.cdf).pvalue > 0.001
-
-
 # likelihood
 
 
@@ -149,10 +119,10 @@ def test_likelihood_equals_a_slow_double_loop_over_events_and_marks():
     np.testing.assert_allclose(process.log_likelihood(sequences), np.concatenate(slow, axis=1), rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", PROCESSES)
-def test_compensators_of_the_true_process_are_unit_exponential(name):
+@pytest.mark.parametrize("make", [mixed_process, *PROCESSES.values()])
+def test_compensators_of_the_true_process_are_unit_exponential(make):
     """Time rescaling: the last interval of a sequence is cut off at the horizon, so all are laid end to end."""
-    process = PROCESSES[name]()
+    process = make()
     sequences = process.simulate(HORIZON, 60, generator(9)).sequences
     compensator = process.log_likelihood(sequences).compensator
     ends = [process.compensator(times, marks, 0.0, np.array([times[-1], HORIZON])) for times, marks in sequences]

@@ -267,16 +267,6 @@ def test_attention_to_long_memories_is_that_to_short_ones(length, masked):
         torch.testing.assert_close(found[row, head, position], attended_slowly(*parts), rtol=0, atol=1e-6)
 
 
-def test_a_window_without_history_leaves_the_loss_finite():
-    model, window = small_distiller().train(), windows_of(3)
-    window.mask[0, :L] = False
-    output = model(window.times, window.marks, window.mask)
-    output.loss.backward()
-    assert output.loss.isfinite()
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
-    assert not model.distill(window)[0][0].any()
-
-
 def test_the_head_sees_marks_times_and_the_future():
     model, (times, marks, mask, *_) = small_distiller().eval(), windows_of(4)
     logits = model(times, marks, mask).logits

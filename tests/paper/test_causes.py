@@ -1,7 +1,6 @@
 """Causes of simulated events: by hand, the oracle and the true likelihood against slow loops, then whole rows."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from ehd_hf.models.window import Window
 from ehd_hf.solvers.base import get_solver
 from ehd_hf.solvers.prefix import RankedBy
 from helpers import random_window
-from tasks import Run, causes
+from tasks import Run
 from tasks.causes import TrueLikelihood, cause_metrics, causes_of, evaluate_causes, oracle_scores
 
 L, K = 7, 4
@@ -250,13 +249,3 @@ def test_marks_in_another_order_and_windows_without_causes_are_refused(simulated
         next(evaluate_causes([], windows, simulated.parents, other, Run()))
     with pytest.raises(ValueError, match="a window with a cause; got none among 60"):
         next(evaluate_causes([], windows, np.full_like(simulated.parents, -1), process, Run()))
-
-
-def test_the_density_of_a_delay_is_that_of_scipy():
-    lag = torch.tensor([-1.0, 0.0, 0.3, 2.0, 50.0], dtype=torch.float64)
-    for shape, scale in ((1, 0.5), (2, 1.5), (6, 0.5)):
-        density, distribution = causes._erlang(lag, shape, scale)
-        delay = stats.gamma(shape, scale=scale)
-        np.testing.assert_allclose(density[1:], delay.pdf(lag[1:]), atol=1e-14)
-        np.testing.assert_allclose(distribution, delay.cdf(lag), atol=1e-14)
-        assert density[0] == 0 and math.isclose(float(distribution[-1]), 1.0)
