@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from ehd_hf import dppl, load_events
 from ehd_hf.cli import app
 from ehd_hf.models.perplexity import log_perplexity
-from ehd_hf.models.rebuild import compact, pull_up, select
 from ehd_hf.models.window import Window
 from helpers import random_events, random_window, tiny_fullynn
 
@@ -66,29 +65,6 @@ def test_events_survive_every_format(drawn):
 
 
 # --- rebuilding
-
-
-@given(SEEDS, st.integers(1, 4), st.integers(1, 7), st.sampled_from(["none", "end", "front", "anywhere"]))
-def test_rebuilding_equals_deletion_in_a_loop(seed, num_rows, num_events, padding):
-    times, marks, mask = events_of(seed, num_rows, num_events, padding)
-    keep = torch.rand(num_rows, num_events, generator=torch.Generator().manual_seed(seed)) > 0.5
-    kept = keep & mask
-    moved = compact(times, marks, mask, keep)
-    selected, weights = select(times, marks, mask, keep.to(times.dtype))
-    num_history = num_events // 2
-    pulled = pull_up(times, marks, mask, keep[:, :num_history])
-    for row in range(num_rows):
-        wanted = [(float(times[row, i]), int(marks[row, i])) for i in range(num_events) if kept[row, i]]
-        for found in (moved, selected):
-            count = int(found.mask[row].sum())
-            events = zip(found.times[row, :count].tolist(), found.marks[row, :count].tolist(), strict=True)
-            assert list(events) == wanted and found.mask[row, :count].all()
-        assert (weights[row, : len(wanted)] == 1).all()
-        left = kept[row].clone()
-        left[num_history:] = mask[row, num_history:]
-        there = [(float(times[row, i]), int(marks[row, i])) for i in range(num_events) if left[i]]
-        where = pulled[2][row]
-        assert list(zip(pulled[0][row, where].tolist(), pulled[1][row, where].tolist(), strict=True)) == there
 
 
 # --- the perplexity drop

@@ -213,31 +213,6 @@ def test_the_reference_may_be_any_method_and_is_always_run(mtpp, windows):
     assert {row["reference"] for row in rows} == {"recency"}
 
 
-def test_cached_rows_are_not_computed_again_but_compared_with(mtpp, windows, monkeypatch):
-    asked, kept, solve = [], {}, comparison.solver_answers
-    monkeypatch.setattr(comparison, "solver_answers", lambda *a, **k: (asked.append(k["progress"]), solve(*a, **k))[1])
-
-    def run(*methods, question=ASKED, **options):
-        def cache(key):
-            assert key["data"] == "toy" and key["reference"] == "greedy_search" and key["num_windows"] > 0
-            return kept.get((key["solver"], key["target"], key["generator_seed"]))
-
-        rows = list(compare(mtpp, windows, methods, question, cache=cache, progress=True, data="toy", **options))
-        kept.update({(row["solver"], row["target"], row["generator_seed"]): row for row in rows})
-        return rows
-
-    first = run("recency")
-    assert asked == ["greedy_search", "recency"]
-    second = run("recency", "leave_one_out")
-    assert asked[2:] == ["leave_one_out"] and second[:2] == first
-    sizes = [np.array(row["sizes"]) for row in second]
-    assert second[2]["difference"] == pytest.approx((sizes[2] - sizes[0]).mean())
-    assert second[2]["time_ratio"] == second[2]["seconds_per_window"] / first[0]["seconds_per_window"]
-    run("recency", generator_seed=1)
-    run("recency", question=Question(epsilon=0.9, conditioning="survival"))
-    assert asked[3:] == ["greedy_search", "recency"] * 2
-
-
 # the second look
 
 
