@@ -38,9 +38,6 @@ def events_of(seed, num_rows, num_events, padding="none"):
     return random_events(num_rows, num_events, 3, torch.Generator().manual_seed(seed), padding)
 
 
-# --- events
-
-
 @given(sequences())
 def test_events_survive_every_format(drawn):
     times, marks = drawn
@@ -86,9 +83,6 @@ def test_log_perplexity_knows_nothing_of_other_rows_or_padding(seed, num_rows, n
     front = Window(*(torch.nn.functional.pad(x, (padded, 0)) for x in window[:3]), num_future)
     torch.testing.assert_close(torch.cat(alone), together, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(log_perplexity(MODEL, front), together, rtol=1e-12, atol=1e-12)
-
-
-# --- solvers
 
 
 # --- the command line

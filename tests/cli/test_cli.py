@@ -125,13 +125,6 @@ def test_an_example_is_written_once_and_can_be_inspected(tmp_path):
     assert "health check" in shown and "--time ts --mark type --sequence service --out model/" in words(shown)
 
 
-def test_what_cannot_be_trained_on_is_inspected_all_the_same(tmp_path):
-    (tmp_path / "log.csv").write_text("ts,type\n1.0,a\n2.5,b\n3.0,a\n")
-    result = run("data", "inspect", tmp_path / "log.csv", code=1)
-    assert "cannot be trained on" in result.stdout and "one sequence only" in words(result.stdout)
-    assert json.loads(run("data", "inspect", tmp_path / "log.csv", "--json", code=1).stdout)["trainable"] is False
-
-
 # --- training
 
 
@@ -304,14 +297,10 @@ def test_every_sequence_is_explained_into_a_file_answered_or_counted(events, mod
     assert sum(summary[status] for status in ("explained", "explains_nothing", "infeasible", "too_short")) == 20
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"epsilon": 0.6, "delta": 0.2, "refine": "prefix"},
-        {"refine": "none"},
-        {"future": 4, "history": 9, "share": 0.4},
-    ],
-)
+OPTIONS = [{"epsilon": 0.6, "delta": 0.2, "refine": "prefix"}, {"refine": "none"}]
+
+
+@pytest.mark.parametrize("options", [*OPTIONS, {"future": 4, "history": 9, "share": 0.4}])
 def test_options_are_those_of_explain(tmp_path, options):
     import ehd_hf
 
@@ -489,9 +478,6 @@ def test_a_place_one_may_not_write_to_is_named(events, tmp_path, monkeypatch):
     monkeypatch.setattr(fitting, "carry_out", refuse)
     result = run("train", events, *COLUMNS, *TINY, "--out", tmp_path / "m", "--yes", code=3)
     assert "Permission denied" in result.stderr and "may write" in words(result.stderr)
-
-
-# --- a great many events
 
 
 @pytest.mark.slow

@@ -15,18 +15,10 @@ from ehd_hf.data.sequences import EventSequences, find_sequence, load_events, lo
 from ehd_hf.data.tables import column_names
 
 # Two users by hand: "b" has 3 events (two of them tied), "a" has 2.
-LONG = pd.DataFrame(
-    {
-        "seq_id": ["b", "a", "b", "b", "a"],
-        "time": [1.0, 0.5, 4.0, 4.0, 2.5],
-        "mark": ["stop", "go", "go", "wait", "stop"],
-    }
-)
-LISTS = {
-    "seq_id": ["b", "a"],
-    "times": [[1.0, 4.0, 4.0], [0.5, 2.5]],
-    "marks": [["stop", "go", "wait"], ["go", "stop"]],
-}
+ROWS = [("b", 1.0, "stop"), ("a", 0.5, "go"), ("b", 4.0, "go"), ("b", 4.0, "wait"), ("a", 2.5, "stop")]
+LONG = pd.DataFrame(ROWS, columns=["seq_id", "time", "mark"])
+LISTS = {"seq_id": ["b", "a"], "times": [[1.0, 4.0, 4.0], [0.5, 2.5]]}
+LISTS |= {"marks": [["stop", "go", "wait"], ["go", "stop"]]}
 
 
 def by_format(folder: Path) -> dict[str, object]:

@@ -139,17 +139,8 @@ def slow_sizes(slow):
 def test_sizes_and_paired_differences_equal_plain_loops(mtpp, windows, slow, conditioning):
     expected, nothing = slow_sizes(slow[conditioning])
     methods = ["recency", "distiller", "leave_one_out", "greedy_search+drop"]
-    rows = list(
-        compare(
-            mtpp,
-            windows,
-            methods,
-            Question(share=SHARE, conditioning=conditioning),
-            distiller=ByMark(windows.sequences.id2label),
-            batch_size=5,
-            data="toy",
-        )
-    )
+    question, distiller = Question(share=SHARE, conditioning=conditioning), ByMark(windows.sequences.id2label)
+    rows = list(compare(mtpp, windows, methods, question, distiller=distiller, batch_size=5, data="toy"))
     assert [row["solver"] for row in rows] == ["greedy_search", *methods]
     groups = windows.select(where_explained([mtpp], windows, conditioning, 50)).sequence_index
     for row in rows:

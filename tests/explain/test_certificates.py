@@ -530,9 +530,6 @@ def test_windows_of_a_dataset_that_count_from_long_ago_are_certified_too():
     assert certified
 
 
-# --- any trained point process
-
-
 def test_a_point_process_explains_at_once_and_can_be_saved(tmp_path):
     options, mtpp, several = {"epsilon": 0.8, "conditioning": "paper", "future": 3}, fullynn(), sequences(2, seed=13)
     explainer, before = EHDDistiller.from_mtpp(mtpp, **options), copy.deepcopy(mtpp.state_dict())

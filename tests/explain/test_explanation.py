@@ -208,9 +208,6 @@ def test_extreme_drops_still_read_as_text(dppl_left, dppl_distilled):
     assert len(text) < 800  # no number of hundreds of digits
 
 
-# --- as a table
-
-
 def test_the_table_has_a_row_per_event_with_its_role():
     frame = make().to_frame()
     assert list(frame.columns) == ["position", "time", "mark", "role", "score"]

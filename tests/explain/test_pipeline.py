@@ -11,7 +11,6 @@ import torch
 import yaml
 
 import ehd_hf
-from ehd_hf.data.export import export_windows
 from ehd_hf.data.sequences import EventSequences, load_events
 from ehd_hf.explain import explainer as pipeline
 from ehd_hf.explain.explainer import EHDDistiller, list_pretrained, load_example
@@ -178,9 +177,6 @@ def test_a_sequence_that_has_a_name_keeps_it(explainer):
         assert isinstance(answer, Explanation) and answer.seq_id == "A7"
 
 
-# --- history and future apart
-
-
 def test_history_and_future_apart_equal_the_whole_sequence(explainer):
     for whole in (PAIRS, FRAME, STAMPED):
         assert close(explainer.explain(history=whole[:HISTORY], future=whole[HISTORY:]), explainer.explain(whole))
@@ -255,15 +251,6 @@ def test_asking_for_more_history_than_there_is_takes_all(explainer):
 def test_the_clock_begins_at_a_sequences_start_if_it_is_known(explainer):
     answer = explainer.explain(EventSequences.from_lists([TIMES], [MARKS], id2label=LABELS, starts=[0.5]))
     assert answer.dppl_left == pytest.approx(by_model(explainer.model, origin=0.5)[2], abs=1e-6)
-
-
-def test_exported_sequences_keep_their_starts(explainer, tmp_path):
-    lists = zip(*(hours(size, seed=size) for size in (11, 14, 17)), strict=True)
-    events = EventSequences.from_lists(*lists, id2label=LABELS, starts=[1.0, 2.0, 0.0])
-    export_windows({"test": events}, tmp_path / "data", [(FUTURE, HISTORY)], name="small")
-    dataset = datasets.load_dataset(str(tmp_path / "data"), "sequences", split="test", cache_dir=str(tmp_path / "c"))
-    for one, two in zip(explainer.explain(dataset), explainer.explain(events), strict=True):
-        assert close(one, two)
 
 
 # --- names of checkpoints

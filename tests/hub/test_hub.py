@@ -58,10 +58,8 @@ def test_a_repository_tells_the_rows_that_its_card_shows(model, rows):
 def test_a_portable_config_names_the_code_beside_it_and_keeps_the_rest(model):
     files = portable_files(model)
     config = json.loads(files["config.json"])
-    assert config.pop("auto_map") == {
-        "AutoConfig": "modeling_ehd_hf.EHDDistillerConfig",
-        "AutoModel": "modeling_ehd_hf.EHDDistillerModel",
-    }
+    classes = {"AutoConfig": "EHDDistillerConfig", "AutoModel": "EHDDistillerModel"}
+    assert config.pop("auto_map") == {auto: f"modeling_ehd_hf.{name}" for auto, name in classes.items()}
     impl = "modeling_ehd_hf.EventHistoryPipeline"
     assert config.pop("custom_pipelines") == {"event-history-distillation": {"impl": impl, "pt": ["AutoModel"]}}
     assert config["id2label"] == json.loads((INCIDENTS / "config.json").read_text())["id2label"]

@@ -180,9 +180,6 @@ def test_the_rebuilder_decides_which_gradients_the_masks_get():
     assert (gradients["select"] - gradients["gate"]).abs().max() > 1e-3
 
 
-# --- metrics by hand
-
-
 def metrics_of(*distilled):
     model = FixedLogits(PoissonMTPP(POISSON), sure(*distilled)).eval()
     return {name: value.item() for name, value in model(**BY_HAND).metrics.items()}

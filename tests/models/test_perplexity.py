@@ -286,9 +286,6 @@ def test_slopes_of_any_masks_need_no_gradient_mode_and_leave_the_model_none(cond
     assert gates.grad is None and all(parameter.grad is None for parameter in model.parameters())
 
 
-# --- times and marks apart
-
-
 def test_times_and_marks_apart_by_hand():
     model = AdditiveMTPP([0.5, 0.2], [[0.3, 0.1], [0.0, 0.6]])
     events = by_hand([1.0, 3.0, 4.0, 6.0], [0, 1, 1, 0], 2)  # history 0 at 1, 1 at 3; future 1 at 4, 0 at 6
@@ -305,9 +302,6 @@ def test_times_and_marks_apart_by_hand():
     survived = dppl_parts(model, events, mask_of(1, 0), conditioning="survival")
     assert survived.mark.item() == parts.mark.item()  # the silence is a matter of times
     assert survived.time.item() == pytest.approx((time + 1.1 * 2) / 2, abs=1e-12)
-
-
-# --- many masks at a time
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)

@@ -311,9 +311,6 @@ def test_the_second_pass_does_not_move_the_scores_of_the_first():
     assert [gradient is None for gradient in by_second] == [True, True, False]
 
 
-# --- what it learns
-
-
 class FastFutures(torch.utils.data.Dataset):
     """Windows whose future comes at once: to blame are the events of the marks with the largest influence."""
 

@@ -235,13 +235,9 @@ def test_the_figures_of_starting_add_up():
 
 def test_the_page_tells_what_meets_its_target_and_draws_what_grows(tmp_path):
     machine = {"group": "scaling", "processor": "Abacus", "cores": 2, "repeats": 3}
-    rows = [
-        {
-            **machine,
-            **groups.summarize(f"slow, {x} events", [y, y / 2], "<= 8", axis="a b", x=x, series="s", unit="ms"),
-        }
-        for x, y in ((10, 4.0), (100, 40.0))
-    ]
+    shown = {"axis": "a b", "series": "s", "unit": "ms"}
+    points = ((10, [4.0, 2.0]), (100, [40.0, 20.0]))
+    rows = [machine | groups.summarize(f"slow, {x} events", y, "<= 8", x=x, **shown) for x, y in points]
     (tmp_path / "rows.json").write_text(json.dumps([*rows, {**machine, **groups.summarize("exponent", [1.0])}]))
     benchmark_page.main(tmp_path / "rows.json", tmp_path / "speed.md", tmp_path / "figures")
     text = (tmp_path / "speed.md").read_text()

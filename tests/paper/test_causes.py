@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch.nn.functional import pad
 
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.synthetic import PROCESSES, HawkesProcess, delayed_hawkes
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation.statistics import mean_interval
 from ehd_hf.models.perplexity import future_log_prob, keep_gradient, log_perplexity
-from ehd_hf.models.window import Window
 from ehd_hf.solvers.base import get_solver
 from ehd_hf.solvers.prefix import RankedBy
 from helpers import random_window
@@ -66,9 +64,6 @@ def test_causes_equal_a_loop_over_simulated_events():
     assert found.any(1).any() and not found.any(1).all()
     chosen = np.array([5, 2, 9])
     np.testing.assert_array_equal(causes_of(windows.select(chosen), simulated.parents), found[chosen])
-
-
-# the oracle
 
 
 def slow_oracle(process, times, marks, split, history, future):
@@ -153,19 +148,6 @@ def test_gates_of_0_and_1_equal_deletion(name, conditioning):
         options = {"conditioning": conditioning, "rebuilder": rebuilder}
         output = future_log_prob(TrueLikelihood(process), window, kept.double(), **options)
         np.testing.assert_allclose(output.log_prob, expected, rtol=1e-9, atol=1e-12)
-
-
-def test_padding_in_front_changes_nothing():
-    process = PROCESSES["incident"]()
-    window = random_window(2, L, K, process.num_marks, seed=6)
-    keep = torch.rand(2, L, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
-    nonsense = zip(window[:3], (9, 1, 0), strict=True)
-    padded = Window(*(pad(values, (3, 0), value=value) for values, value in nonsense), K)
-    wide = pad(keep, (3, 0), value=0.5)
-    for conditioning in ("paper", "survival"):
-        plain = future_log_prob(TrueLikelihood(process), window, keep, conditioning=conditioning)
-        other = future_log_prob(TrueLikelihood(process), padded, wide, conditioning=conditioning)
-        torch.testing.assert_close(other.log_prob, plain.log_prob)
 
 
 @pytest.mark.parametrize("conditioning", ["paper", "survival"])
