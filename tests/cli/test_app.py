@@ -72,10 +72,7 @@ def test_opening_events_lists_sequences_and_sets_the_split(service):
     again, moved, _ = service.show_events(*opened._replace(sequence="service-004"))
     assert again["value"] == "service-004" and moved["maximum"] != split["maximum"]
     assert service.explain(opened._replace(sequence="service-004", split=40)).seq_id == "service-004"
-
-
-def test_one_sequence_needs_no_choice(service):
-    sequences, split, _ = service.show_events(*Asked())
+    sequences, split, _ = service.show_events(*Asked())  # one sequence needs no choice
     assert not sequences["visible"] and split == {"maximum": 29, "value": 25}
 
 

@@ -102,6 +102,9 @@ def test_an_ambiguous_date_is_read_as_one_says(tmp_path):
         read_events(file, **NAMES, time_format="%d.%m.%Y")
     with pytest.raises(ValueError, match="Write a pattern"):
         read_events(file, **NAMES, time_format="ms")
+    trained = read_events(log(tmp_path / "log.csv", ["03/28/2026", "03/30/2026"]), **NAMES).reading  # remembered
+    events = read_events(log(tmp_path / "later.csv", ["03/04/2026", "05/06/2026"]), reading=trained).events
+    assert str(events.shown_times(0)[0])[:10] == "2026-03-04"
 
 
 @pytest.mark.parametrize("seconds, unit", [(2e-3, "ms"), (1.0, "s"), (40.0, "min"), (3000.0, "h"), (1e6, "D")])
@@ -115,12 +118,6 @@ def test_a_later_file_may_write_its_times_otherwise(tmp_path, later):
     assert (trained.time_format, trained.time_unit) == ("ms", "h")
     events = read_events(log(tmp_path / "later.csv", later), reading=trained).events
     assert events.times.tolist() == [0.0, 1.0] and str(events.shown_times(0)[0])[:19] == "2026-01-05T08:00:41"
-
-
-def test_an_ambiguous_writing_is_remembered(tmp_path):
-    trained = read_events(log(tmp_path / "log.csv", ["03/28/2026", "03/30/2026"]), **NAMES).reading
-    events = read_events(log(tmp_path / "later.csv", ["03/04/2026", "05/06/2026"]), reading=trained).events
-    assert str(events.shown_times(0)[0])[:10] == "2026-03-04"
 
 
 # --- columns and rows
@@ -149,13 +146,10 @@ def test_rows_are_sorted_and_ids_stay_text(tmp_path):
     assert events.seq_ids == ("007", "guest") and events[0][0].tolist() == [1.0, 3.0]
 
 
-def test_a_few_rows_without_a_value_are_left_out_and_counted(tmp_path):
+def test_a_few_rows_without_a_value_are_left_out_and_many_refused(tmp_path):
     marks = ["a", "b"] * 20 + ["", " "]
     read = read_events(log(tmp_path / "log.csv", range(42), marks=marks), **NAMES)
     assert read.events.num_events == 40 and "2 of 42 rows lack a mark" in read.notes[0]
-
-
-def test_many_rows_without_a_value_are_refused(tmp_path):
     file = log(tmp_path / "log.csv", range(9), marks=["a", ""] * 4 + ["a"])
     with pytest.raises(ValueError, match="4 of 9 rows lack a value, most in the mark column 'type'"):
         read_events(file, **NAMES)
@@ -219,14 +213,11 @@ def test_dates_are_spread_over_their_day_and_shown_as_dates(tmp_path):
     assert all(str(moment)[10:] == "T00:00:00.000000000" for moment in events.shown_times(0))
 
 
-def test_a_few_ties_are_left_alone(tmp_path):
+def test_a_few_ties_are_left_alone_and_those_that_are_no_rounding_told(tmp_path):
     times = [float(i) for i in range(200)]
     times[7] = times[6]
     read = read_events(log(tmp_path / "log.csv", times), **NAMES)
     assert read.reading.resolution is None and read.events.times[7] == 6.0 and read.notes == []
-
-
-def test_ties_that_are_no_rounding_are_only_told(tmp_path):
     read = read_events(log(tmp_path / "log.csv", [0.25, 0.25, 1.5, 1.5, 2.0]), **NAMES)
     assert read.reading.resolution is None and "not rounding" in read.notes[0]
 

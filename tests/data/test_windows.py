@@ -119,9 +119,6 @@ def test_crops_pad_right_and_leave_unknown_first_intervals_out_of_the_loss():
     assert crop[1]["times"].tolist() == [2.0, 2.0] and crop[1]["loss_mask"].tolist() == [True, True]
     assert crop[0]["loss_mask"].tolist() == [False, True]
     assert crop.select([1, 0])[1]["loss_mask"].tolist() == [False, True]
-
-
-def test_a_single_event_makes_a_crop():
     item = make_crops(EventSequences.from_lists([[3.0]], [[0]]), length=4)[0]
     assert item["times"].tolist() == [0.0] and item["loss_mask"].tolist() == [False]
 
@@ -267,8 +264,5 @@ def test_sampled_sequences_are_whole_and_just_enough(size):
     counts = np.bincount(store.sequence_index)
     assert len(sample) == len(store) or any(len(sample) - counts[index] < size for index in chosen)
     assert size != 7 or other.first.tolist() != sample.first.tolist()
-
-
-def test_sampled_crops_keep_their_lengths():
     crops = make_crops(random_sequences([5, 9, 12]), length=4).sample_sequences(6, seed=1)
     assert len(crops.count) == len(crops) >= 6

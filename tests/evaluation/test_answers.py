@@ -168,16 +168,10 @@ def test_some_windows_explain_nothing_and_are_left_out_for_every_method(mtpp, wi
     assert where_explained([mtpp], windows, "survival", 5).tolist() == np.flatnonzero(empty < 0).tolist()
     (row,) = compare(mtpp, windows, [], ASKED)
     assert row["num_windows"] == len(row["sizes"]) == (empty < 0).sum()
-
-
-def test_windows_must_explain_something_to_every_point_process_asked(mtpp, windows):
     other = helpers.wild(copy.deepcopy(mtpp), 0.4, seed=1).float()
     one, two = (set(where_explained([model], windows, "survival", 5).tolist()) for model in (mtpp, other))
     assert one != two
     assert set(where_explained([mtpp, other], windows, "survival", 5).tolist()) == one & two
-
-
-def test_where_no_history_explains_anything_there_are_no_rows(windows):
     assert list(compare(helpers.PoissonMTPP([1.0] * 6).float(), windows, [], ASKED)) == []
 
 

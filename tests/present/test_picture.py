@@ -105,9 +105,6 @@ def test_a_hundred_marks_share_a_last_lane(tmp_path):
 def test_any_names_and_sizes_can_be_drawn(tmp_path, marks, size):
     figure = drawn(made(*size, marks=marks, moments=True).plot(title="$\\frac <b> 🚀"), tmp_path)
     assert all(len(label.get_text()) <= 24 for label in figure.axes[0].get_yticklabels())
-
-
-def test_one_point_in_time_can_be_drawn(tmp_path):
     explanation = made(1, 1, moments=True, has_intensity=False)
     same = tuple(event._replace(time=explanation.history[0].time) for event in explanation.future)
     drawn(replace(explanation, future=same).plot(), tmp_path)

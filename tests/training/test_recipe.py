@@ -44,27 +44,23 @@ def sequences(lengths, num_marks=3, seed=0, names=None):
 
 
 @pytest.mark.parametrize(
-    "lengths, window",
+    "lengths, asked, window",
     [
-        ([48] * 9, (30, 6)),
-        ([500] * 9, (30, 6)),  # never longer
-        ([16] * 9, (10, 2)),
-        ([6, 6, 6], (3, 1)),
-        ([4, 4, 4], (3, 1)),
-        ([1200], (30, 6)),
-        ([120], (8, 2)),  # one sequence: a twelfth of it
-        ([40, 3], (3, 1)),
+        ([48] * 9, {}, (30, 6)),
+        ([500] * 9, {}, (30, 6)),  # never longer
+        ([16] * 9, {}, (10, 2)),
+        ([6, 6, 6], {}, (3, 1)),
+        ([4, 4, 4], {}, (3, 1)),
+        ([1200], {}, (30, 6)),
+        ([120], {}, (8, 2)),  # one sequence: a twelfth of it
+        ([40, 3], {}, (3, 1)),
+        ([48] * 9, {"history": 20}, (20, 4)),
+        ([48] * 9, {"future": 10}, (26, 10)),
+        ([48] * 9, {"history": 7, "future": 3}, (7, 3)),
     ],
 )
-def test_the_window_follows_from_the_lengths(lengths, window):
-    assert choose_window(np.array(lengths)) == window
-
-
-@pytest.mark.parametrize(
-    "asked, window", [({"history": 20}, (20, 4)), ({"future": 10}, (26, 10)), ({"history": 7, "future": 3}, (7, 3))]
-)
-def test_what_is_asked_for_is_taken(asked, window):
-    assert choose_window(np.array([48] * 9), **asked) == window
+def test_the_window_follows_from_the_lengths_and_what_is_asked(lengths, asked, window):
+    assert choose_window(np.array(lengths), **asked) == window
 
 
 def test_windows_are_counted_as_they_are_made():
