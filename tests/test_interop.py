@@ -88,7 +88,7 @@ def test_leave_one_out_is_what_is_lost_without_an_event(explainer):
     assert scores[:2] == pytest.approx(expected, abs=1e-6)
 
 
-def test_several_sequences_give_several_arrays_if_the_method_orders_events(explainer):
+def test_several_sequences_give_several_arrays(explainer):
     both = explainer.attribute([EVENTS, OTHER], future=3)
     assert [len(scores) for scores in both] == [8, 5]
     assert np.allclose(both[1], explainer.attribute(OTHER, future=3), equal_nan=True)

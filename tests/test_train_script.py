@@ -105,10 +105,6 @@ def test_whole_number_times_are_jittered_when_the_config_says_so(script, folder)
     assert (abs(moved - whole) <= 1).all()
 
 
-def with_changes(**sections):
-    return {**TINY, **{name: {**TINY[name], **values} for name, values in sections.items()}}
-
-
 def without(section, name=None):
     if name is None:
         return {key: values for key, values in TINY.items() if key != section}
@@ -157,7 +153,7 @@ def test_a_bad_command_line_is_refused_and_writes_nothing(script, folder, capsys
         (yaml.safe_dump(without("model", "model_type")), "model_type"),
         (yaml.safe_dump({**TINY, "trainer": {"steps": 3}}), "trainer"),
         (yaml.safe_dump({**TINY, "data": {"source": "nowhere", "crop_length": 8}}), "nowhere"),
-        (yaml.safe_dump(with_changes(data={"num_sequences": {"train": 9}})), "validation"),
+        (yaml.safe_dump({**TINY, "data": {**TINY["data"], "num_sequences": {"train": 9}}}), "validation"),
         ("base: missing.yaml\n", "missing.yaml"),
         ("base: bad.yaml\n", "base"),  # itself
         ("base: tiny.yaml\ntraning: {steps: 3}\n", "traning"),

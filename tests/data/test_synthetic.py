@@ -28,14 +28,6 @@ def mixed_process():
     return HawkesProcess([0.3, 0.2, 0.1], branching, scale, shape)
 
 
-def event_parents(simulated):
-    """Flat index of each event's parent (N,), -1 for immigrants, and the flat indices of the events that have one."""
-    sequences, parents = simulated
-    first = np.repeat(sequences.offsets[:-1], sequences.lengths)
-    flat = np.where(parents < 0, -1, parents + first)
-    return flat, np.flatnonzero(flat >= 0)
-
-
 # simulation
 
 
@@ -68,8 +60,9 @@ def test_the_same_seed_gives_the_same_events_and_another_seed_does_not():
 def test_parents_are_earlier_in_the_same_sequence_and_allowed(make):
     process = make()
     simulated = process.simulate(60.0, 50, generator(4))
-    sequences, (flat, children) = simulated.sequences, event_parents(simulated)
-    owner = np.repeat(np.arange(len(sequences)), sequences.lengths)
+    sequences, parents = simulated
+    flat = np.where(parents < 0, -1, parents + np.repeat(sequences.offsets[:-1], sequences.lengths))
+    children, owner = np.flatnonzero(flat >= 0), np.repeat(np.arange(len(sequences)), sequences.lengths)
     assert len(children) > 100
     assert (flat[children] < children).all()
     assert (owner[flat[children]] == owner[children]).all()
@@ -216,8 +209,5 @@ def test_distractors_of_the_incident_log_neither_cause_nor_follow_anything():
 def test_a_bad_process_says_what_is_wrong(arguments, message):
     with pytest.raises(ValueError, match=message):
         HawkesProcess(*arguments)
-
-
-def test_a_bad_horizon_is_refused():
     with pytest.raises(ValueError, match="must be positive; got 0 and 3"):
         delayed_hawkes().simulate(0, 3, generator())

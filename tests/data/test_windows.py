@@ -107,9 +107,8 @@ def test_crops_start_wherever_enough_events_remain():
 
 
 def test_crops_pad_right_and_leave_unknown_first_intervals_out_of_the_loss():
-    events = EventSequences.from_lists(
-        [[1.0, 3.0, 3.0, 4.0], [5.0, 6.0]], [[1, 2, 0, 1], [2, 2]], starts=[np.nan, 4.5]
-    )
+    times, marks = [[1.0, 3.0, 3.0, 4.0], [5.0, 6.0]], [[1, 2, 0, 1], [2, 2]]
+    events = EventSequences.from_lists(times, marks, starts=[np.nan, 4.5])
     batch = make_crops(events, length=4, min_events=4).__getitems__([0, 1])
     assert batch["times"].tolist() == [[0, 2, 2, 3], [0.5, 1.5, 1.5, 1.5]]
     assert batch["marks"].tolist() == [[1, 2, 0, 1], [2, 2, 0, 0]]

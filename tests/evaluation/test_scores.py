@@ -129,17 +129,14 @@ def test_baselines_and_the_true_process_are_scored_on_the_same_futures(events):
         assert row["num_events"] == events.num_events - len(events)
         assert row["num_tied"] == 1
     assert rows[-1]["time_nll"] is rows[-1]["future_mark_nll"] is None  # not NaN, which JSON does not know
-    assert rows[1]["future_time_nll"] == pytest.approx(
-        -score_events(models["Gamma + bigram"], events)[1][where].mean()
-    )
+    gamma = score_events(models["Gamma + bigram"], events)
+    assert rows[1]["future_time_nll"] == pytest.approx(-gamma[1][where].mean())
 
 
 def test_gaps_are_measured_from_the_true_process_on_the_same_events():
-    rows = [
-        {"model": name, "nll": nll, "data": "a", "split": "test"} for name, nll in (("m", 2.5), (TRUE_PROCESS, 2.0))
-    ]
-    other = {"model": "m", "nll": 9.0, "data": "b", "split": "test"}
-    gaps = [row.get("gap") for row in add_gaps([*rows, other])]
+    scored = (("m", 2.5, "a"), (TRUE_PROCESS, 2.0, "a"), ("m", 9.0, "b"))
+    rows = [{"model": name, "nll": nll, "data": data, "split": "test"} for name, nll, data in scored]
+    gaps = [row.get("gap") for row in add_gaps(rows)]
     assert gaps == [0.5, 0.0, None]
 
 

@@ -83,18 +83,6 @@ def test_a_folder_is_taken_as_it_is_and_a_damaged_file_in_it_stays(tmp_path):
     with pytest.raises(ValueError, match="model.safetensors of .* is not the file that was saved.*Copy it again"):
         fetch_model(str(tmp_path))
     assert weights.is_file()
-
-
-@pytest.mark.parametrize(
-    ("names", "says"),
-    [
-        (["pytorch_model.bin"], r"only pickled weights \(pytorch_model.bin\); expected safetensors"),
-        (["notes.txt"], "must hold config.json and model.safetensors; it holds notes.txt"),
-        ([], "it holds nothing. Check the name"),
-    ],
-)
-def test_a_folder_without_safetensors_is_refused(tmp_path, names, says):
-    for name in names:
-        (tmp_path / name).write_bytes(b"\x80\x04.")
-    with pytest.raises(ValueError, match=says):
-        check_weights(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="it holds nothing. Check the name"):
+        check_weights(tmp_path / "empty")

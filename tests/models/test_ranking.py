@@ -433,7 +433,7 @@ def test_means_over_batches_are_means_over_windows(tmp_path):
     assert all(value == 0 for value in trainer.evaluate().values())
 
 
-def test_the_defaults_and_the_names_of_the_weights_are_those_of_the_checkpoints():
+def test_defaults_and_names_of_weights_are_those_of_the_checkpoints():
     config = RankingDistillerConfig()
     assert (config.epsilon, config.share, config.conditioning) == (None, 0.7, "survival")
     assert (list(config.gate_levels), list(config.prefix_shares)) == ([0.9, 0.5, 0.1], [0.25, 0.5, 0.75])

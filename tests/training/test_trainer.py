@@ -195,13 +195,9 @@ def test_patience_stops_after_so_many_evaluations_without_improvement(tmp_path):
     assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == 4
 
 
-def test_a_run_that_cannot_go_on_says_why(tmp_path):
+def test_an_unknown_metric_is_answered_with_the_known_ones(tmp_path):
     with pytest.raises(ValueError, match="metric must be one of loss, rmse; got 'los'"):
         trainer(tmp_path / "unknown", metric="los").train()
-    run = trainer(tmp_path / "run")
-    run.train_dataset.targets[:] = math.inf
-    with pytest.raises(ValueError, match="loss became.*at step 0.*[Ll]ower the learning rate"):
-        run.train()
 
 
 def test_a_folder_in_use_is_left_as_it_is(tmp_path):
