@@ -16,7 +16,7 @@ from ehd_hf import dppl, load_events
 from ehd_hf.cli import app
 from ehd_hf.models.perplexity import log_perplexity
 from ehd_hf.models.window import Window
-from helpers import random_events, random_window, tiny_fullynn
+from helpers import random_window, tiny_fullynn
 
 FINITE = st.floats(-1e12, 1e12, allow_subnormal=False)
 NAMES = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=8).filter(lambda name: name.strip())
@@ -32,10 +32,6 @@ def sequences(draw, max_events=9):
 
 
 MODEL = tiny_fullynn(3, scale=0.5, embedding_size=2, hidden_size=3, num_components=3).requires_grad_(False)
-
-
-def events_of(seed, num_rows, num_events, padding="none"):
-    return random_events(num_rows, num_events, 3, torch.Generator().manual_seed(seed), padding)
 
 
 @given(sequences())
@@ -59,9 +55,6 @@ def test_events_survive_every_format(drawn):
             assert [events.id2label[mark] for mark in events.marks] == sum(marks, [])
             np.testing.assert_array_equal(events.times, np.concatenate(times))
             np.testing.assert_array_equal(events.lengths, [len(piece) for piece in times])
-
-
-# --- rebuilding
 
 
 # --- the perplexity drop

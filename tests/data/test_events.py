@@ -93,6 +93,8 @@ def test_given_names_fix_the_ids_of_string_and_integer_marks():
     assert load_events(LONG, id2label={0: "wait", 1: "stop", 2: "go", 3: "never"}).marks.tolist() == [1, 2, 0, 2, 1]
     assert load_events([[(0, 1)]], id2label={"0": "a", "1": "b"}).id2label == {0: "a", 1: "b"}  # type: ignore[dict-item]
     assert load_events([[(0, 1.0)]], num_marks=7).num_marks == 7
+    numbers = load_events([[(3.5, 0)]], time_unit="1e6 s")  # have no timestamps and only keep their unit
+    assert numbers.epochs is None and numbers.time_unit == "1e6 s" and numbers.times[0] == 3.5
 
 
 def test_class_labels_of_a_dataset_become_the_vocabulary():
@@ -122,11 +124,6 @@ def test_timestamps_count_from_the_first_event_and_come_back(kind, tmp_path):
     expected = np.array([m.astimezone(UTC).replace(tzinfo=None) if zone else m for m in moments], "M8[ns]")
     np.testing.assert_array_equal(events.shown_times(0), expected)
     assert events.time_unit == "h" and events.epochs is not None and events.epochs[0] == expected[0]
-
-
-def test_numbers_have_no_timestamps_and_only_keep_their_unit():
-    events = load_events([[(3.5, 0)]], time_unit="1e6 s")
-    assert events.epochs is None and events.time_unit == "1e6 s" and events.times[0] == 3.5
 
 
 def test_starts_give_the_first_interval():

@@ -311,9 +311,6 @@ def test_the_retweet_cascades_get_follower_classes_as_names(tmp_path):
     assert (sequences.num_marks, sequences.time_unit, sequences.id2label[0]) == (3, "s", "under 120 followers")
 
 
-# jitter
-
-
 def test_jitter_spreads_whole_times_sorts_again_and_moves_marks_along():
     times = [[0, 0, 0, 1, 1, 7], [3, 3, 4]]
     sequences = load_events({"times": times, "marks": [[0, 1, 2, 3, 4, 5], [6, 7, 8]]})
