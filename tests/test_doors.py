@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from ehd_hf import EHDDistiller, cli
 from ehd_hf.data.synthetic import example_log
-from ehd_hf.explain.many import explain_many
 from ehd_hf.models.hf_pipeline import EventHistoryPipeline
 
 NUM_EVENTS, FUTURE = 235, 5
@@ -36,16 +35,8 @@ def answer(explainer, log):
 
 
 def same(row, answer, *more):
-    names = (
-        "num_history",
-        "num_future",
-        "num_distilled",
-        "positions",
-        "marks",
-        "future_marks",
-        "constraint_met",
-        *more,
-    )
+    counts = ("num_history", "num_future", "num_distilled")
+    names = (*counts, "positions", "marks", "future_marks", "constraint_met", *more)
     assert {name: _plain(row[name]) for name in names} == {name: _plain(answer[name]) for name in names}
     for name in ("dppl_left", "dppl_distilled", "dppl_empty"):
         assert row[name] == pytest.approx(answer[name], abs=1e-12), name
@@ -83,11 +74,6 @@ def test_files_and_folders_agree(log, answer, tmp_path, out):
     (row,) = read(tmp_path / out).to_dict("records")
     same(row, answer, "status", "certified")
     assert list(row) == list(answer)
-
-
-def test_a_streamed_folder_agrees(explainer, log, answer, tmp_path):
-    explain_many(explainer, log, tmp_path / "answers", future=FUTURE)
-    same(pd.read_parquet(tmp_path / "answers").iloc[0], answer, "status", "certified")
 
 
 def test_the_app_agrees(log, answer):

@@ -180,9 +180,6 @@ def test_ehd_hf_train_killed_at_random_moments_ends_as_if_nothing_had_happened(t
     assert not list(broken.rglob(".*.partial"))
 
 
-# --- a real disk that is full, then read-only
-
-
 @pytest.mark.slow
 def test_a_run_on_a_disk_that_is_full_goes_on_when_there_is_room(tmp_path):
     (tmp_path / "disk").mkdir()

@@ -28,11 +28,6 @@ def bundled():
 # --- called like a pipeline
 
 
-def test_calling_is_explaining(explainer):
-    assert explainer(EVENTS) == explainer.explain(EVENTS)
-    assert explainer([EVENTS, OTHER], size=2) == explainer.explain([EVENTS, OTHER], size=2)
-
-
 def test_a_generator_is_answered_lazily_and_in_batches(explainer):
     drawn = []
 
@@ -55,9 +50,7 @@ def test_a_generator_of_tables_or_rows_works_too(explainer):
     masks = [answer.distill_mask for answer in explainer.explain([EVENTS, OTHER])]
     assert [answer.distill_mask for answer in explainer(frames)] == masks
     assert [answer.distill_mask for answer in explainer(rows, batch_size=1)] == masks
-
-
-def test_a_batch_of_none_is_refused(explainer):
+    assert explainer([EVENTS, OTHER], size=2) == explainer.explain([EVENTS, OTHER], size=2)
     with pytest.raises(ValueError, match="batch_size.*at least 1"):
         next(explainer(iter([EVENTS]), batch_size=0))
 
@@ -100,9 +93,6 @@ def test_several_sequences_give_several_arrays(explainer):
     assert [len(scores) for scores in both] == [8, 5]
     assert np.allclose(both[1], explainer.attribute(OTHER, future=3), equal_nan=True)
     assert isinstance(explainer.attribute([OTHER], future=3), list)
-
-
-def test_only_what_orders_events_attributes(explainer):
     with pytest.raises(ValueError, match="orders all events, such as backward_elimination.*got 'random_distillation'"):
         explainer.attribute(EVENTS, method="random_distillation")
 

@@ -2,7 +2,6 @@
 for hundreds of new ones."""
 
 import json
-from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,11 +15,8 @@ from typer.testing import CliRunner
 from ehd_hf import dppl, load_events
 from ehd_hf.cli import app
 from ehd_hf.models.perplexity import log_perplexity
-from ehd_hf.models.question import Question
-from ehd_hf.models.rebuild import compact, pull_up, select
 from ehd_hf.models.window import Window
-from ehd_hf.solvers.base import AtSize, Objective, available_solvers, get_solver, rule_for
-from helpers import random_events, random_window, slow_batch_log_prob, tiny_fullynn
+from helpers import random_window, tiny_fullynn
 
 FINITE = st.floats(-1e12, 1e12, allow_subnormal=False)
 NAMES = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=8).filter(lambda name: name.strip())
@@ -36,13 +32,6 @@ def sequences(draw, max_events=9):
 
 
 MODEL = tiny_fullynn(3, scale=0.5, embedding_size=2, hidden_size=3, num_components=3).requires_grad_(False)
-
-
-def events_of(seed, num_rows, num_events, padding="none"):
-    return random_events(num_rows, num_events, 3, torch.Generator().manual_seed(seed), padding)
-
-
-# --- events
 
 
 @given(sequences())
@@ -68,40 +57,6 @@ def test_events_survive_every_format(drawn):
             np.testing.assert_array_equal(events.lengths, [len(piece) for piece in times])
 
 
-# --- rebuilding
-
-
-@given(SEEDS, st.integers(1, 4), st.integers(1, 7), st.sampled_from(["none", "end", "front", "anywhere"]))
-def test_rebuilding_equals_deletion_in_a_loop(seed, num_rows, num_events, padding):
-    times, marks, mask = events_of(seed, num_rows, num_events, padding)
-    keep = torch.rand(num_rows, num_events, generator=torch.Generator().manual_seed(seed)) > 0.5
-    kept = keep & mask
-    moved = compact(times, marks, mask, keep)
-    selected, weights = select(times, marks, mask, keep.to(times.dtype))
-    num_history = num_events // 2
-    pulled = pull_up(times, marks, mask, keep[:, :num_history])
-    for row in range(num_rows):
-        wanted = [(float(times[row, i]), int(marks[row, i])) for i in range(num_events) if kept[row, i]]
-        for found in (moved, selected):
-            count = int(found.mask[row].sum())
-            events = zip(found.times[row, :count].tolist(), found.marks[row, :count].tolist(), strict=True)
-            assert list(events) == wanted and found.mask[row, :count].all()
-        assert (weights[row, : len(wanted)] == 1).all()
-        left = kept[row].clone()
-        left[num_history:] = mask[row, num_history:]
-        there = [(float(times[row, i]), int(marks[row, i])) for i in range(num_events) if left[i]]
-        where = pulled[2][row]
-        assert list(zip(pulled[0][row, where].tolist(), pulled[1][row, where].tolist(), strict=True)) == there
-
-
-@given(SEEDS, st.integers(1, 3), st.integers(1, 6), st.sampled_from(["none", "end", "anywhere"]))
-def test_a_gate_of_zeros_and_ones_equals_deletion(seed, num_rows, num_events, padding):
-    times, marks, mask = events_of(seed, num_rows, num_events, padding)
-    keep = torch.rand(num_rows, num_events, generator=torch.Generator().manual_seed(seed + 1)) > 0.5
-    gated = MODEL.event_log_prob(times, marks, mask, keep=keep.to(times.dtype)).log_prob
-    torch.testing.assert_close(gated, slow_batch_log_prob(MODEL, times, marks, mask, keep))
-
-
 # --- the perplexity drop
 
 
@@ -121,39 +76,6 @@ def test_log_perplexity_knows_nothing_of_other_rows_or_padding(seed, num_rows, n
     front = Window(*(torch.nn.functional.pad(x, (padded, 0)) for x in window[:3]), num_future)
     torch.testing.assert_close(torch.cat(alone), together, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(log_perplexity(MODEL, front), together, rtol=1e-12, atol=1e-12)
-
-
-# --- solvers
-
-
-@given(SEEDS, st.sampled_from([name for name in available_solvers() if name != "refine"]), st.floats(0.1, 0.9))
-def test_what_a_solver_calls_reached_meets_its_rule(seed, name, share):
-    objective = Objective(MODEL, random_window(2, 4, 2, 3, seed), conditioning="survival")
-    generator = torch.Generator().manual_seed(0)
-    result = get_solver(name).solve(objective, rule_for(Question(share=share), objective), generator=generator)
-    empty = objective.dppl_left(objective.history, objective.windows)
-    left = objective.dppl_left(result.distill_mask, objective.windows)
-    if name != "random_distillation":  # its values are means over draws
-        assert (left[result.reached] <= share * empty[result.reached] + 1e-9).all()
-    assert not (result.distill_mask & ~objective.history).any()
-
-
-@given(
-    SEEDS, st.sampled_from(["greedy_search", "backward_elimination", "recency", "leave_one_out"]), st.integers(1, 3)
-)
-def test_no_solver_beats_exact_search_and_exact_search_no_enumeration(seed, name, size):
-    objective = Objective(MODEL, random_window(2, 4, 2, 3, seed), conditioning="paper")
-    best = get_solver("exact_search").solve(objective, AtSize(size)).distill_mask
-    other = get_solver(name).solve(objective, AtSize(size)).distill_mask
-
-    def score(chosen):
-        return -objective.dppl_left(chosen, objective.windows)
-
-    assert (best.sum(1) == size).all() and (other.sum(1) == size).all()
-    sets = [torch.tensor([[event in chosen for event in range(4)]] * 2) for chosen in combinations(range(4), size)]
-    all_scores = torch.stack([score(one) for one in sets])
-    torch.testing.assert_close(score(best), all_scores.amax(0))
-    assert (score(other) <= score(best) + 1e-9).all()
 
 
 # --- the command line

@@ -105,10 +105,6 @@ def test_whole_number_times_are_jittered_when_the_config_says_so(script, folder)
     assert (abs(moved - whole) <= 1).all()
 
 
-def with_changes(**sections):
-    return {**TINY, **{name: {**TINY[name], **values} for name, values in sections.items()}}
-
-
 def without(section, name=None):
     if name is None:
         return {key: values for key, values in TINY.items() if key != section}
@@ -125,9 +121,7 @@ def without(section, name=None):
         (["--hidden_size", "4"], "section.*hidden_size"),
         (["--training.steps"], "training.steps"),
         (["--task.x", "5"], "task"),
-        (["--model.hidden_size", "abc"], "hidden_size.*int"),
         (["--model.model_type", "fulynn"], "fulynn"),
-        (["--training.steps", "0"], "steps.*at least 1"),
         (["--data.process", "hawks"], "delayed.*hawks"),
         (["--data.crop_length", "0"], "length.*0"),
         (["--config", "missing.yaml"], "missing.yaml"),
@@ -159,7 +153,7 @@ def test_a_bad_command_line_is_refused_and_writes_nothing(script, folder, capsys
         (yaml.safe_dump(without("model", "model_type")), "model_type"),
         (yaml.safe_dump({**TINY, "trainer": {"steps": 3}}), "trainer"),
         (yaml.safe_dump({**TINY, "data": {"source": "nowhere", "crop_length": 8}}), "nowhere"),
-        (yaml.safe_dump(with_changes(data={"num_sequences": {"train": 9}})), "validation"),
+        (yaml.safe_dump({**TINY, "data": {**TINY["data"], "num_sequences": {"train": 9}}}), "validation"),
         ("base: missing.yaml\n", "missing.yaml"),
         ("base: bad.yaml\n", "base"),  # itself
         ("base: tiny.yaml\ntraning: {steps: 3}\n", "traning"),
@@ -172,12 +166,3 @@ def test_a_bad_config_file_is_refused_and_writes_nothing(script, folder, capsys,
     message = capsys.readouterr().err
     assert message.startswith("error: ") and re.search(said, message, re.DOTALL), message
     assert names_in(folder) == before
-
-
-def test_a_folder_in_use_is_left_alone(script, folder, capsys):
-    (folder / "run").mkdir()
-    (folder / "run" / "notes.txt").write_text("mine")
-    before = names_in(folder)
-    assert script.main(["--config", "tiny.yaml"]) == 2
-    assert "new or empty" in capsys.readouterr().err
-    assert names_in(folder) == before and (folder / "run" / "notes.txt").read_text() == "mine"

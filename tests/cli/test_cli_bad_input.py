@@ -19,7 +19,13 @@ from ehd_hf.cli import app
 PAGE = Path(__file__).parents[2] / "docs" / "command_line.md"
 ROWS = [(f"u{n % 4}", n * n % 97 + n, "ab"[n % 3 == 0]) for n in range(400)]
 LOG = "user,ts,type\n" + "".join(f"{user},{time}.5,{mark}\n" for user, time, mark in ROWS)
-DAYS = "user,ts,type\n" + "".join(f"u{n % 4},{{}},{'ab'[n % 2]}\n" for n in range(40))
+IDS = "user,ts,type\n" + "".join(f"u1,{n}.5,id {n}\n" for n in range(900))
+INSPECT = "data inspect log.csv"
+
+
+def days(*times):
+    """A log with these times, over and over."""
+    return "user,ts,type\n" + "".join(f"u{n % 4},{times[n % len(times)]},{'ab'[n % 2]}\n" for n in range(40))
 
 
 class Case(NamedTuple):
@@ -38,50 +44,38 @@ CASES = [
     Case("missing file", "data inspect lgo.csv", "there is no file lgo.csv. Did you mean 'log.csv'"),
     Case("a folder", "data inspect folder", "folder is a folder. Pass one of its files: log.csv."),
     Case("unknown extension", "data inspect notes/notes.txt", "a file of events is one of .csv"),
-    Case("empty file", "data inspect log.csv", "log.csv is empty", content=""),
-    Case("header only", "data inspect log.csv", "log.csv holds no events", content="user,ts,type\n"),
-    Case("no header", "data inspect log.csv", "lack a line of column names", content="u1,1.5,7\nu1,2.5,7\n"),
-    Case("binary file", "data inspect log.csv", "is not text in UTF-8", content=bytes(range(256)) * 9),
-    Case("another encoding", "data inspect log.csv", "is not text in UTF-8", content=LOG.encode("utf-16")),
-    Case("compressed file", "data inspect log.csv", "is compressed", content=gzip.compress(LOG.encode())),
-    Case("a row too short", "data inspect log.csv", "Expected 3 columns, got 2", content=LOG + "u1,2\n"),
+    Case("empty file", INSPECT, "log.csv is empty", content=""),
+    Case("header only", INSPECT, "log.csv holds no events", content="user,ts,type\n"),
+    Case("no header", INSPECT, "lack a line of column names", content="u1,1.5,7\nu1,2.5,7\n"),
+    Case("binary file", INSPECT, "is not text in UTF-8", content=bytes(range(256)) * 9),
+    Case("another encoding", INSPECT, "is not text in UTF-8", content=LOG.encode("utf-16")),
+    Case("compressed file", INSPECT, "is compressed", content=gzip.compress(LOG.encode())),
+    Case("a row too short", INSPECT, "Expected 3 columns, got 2", content=LOG + "u1,2\n"),
     # columns
     Case("wrong time column", "data inspect log.csv --time tss", "the columns are user, ts, type. Did you mean 'ts'?"),
     Case("wrong mark column", "data inspect log.csv --mark typ", "Did you mean 'type'?"),
     Case("wrong sequence column", "data inspect log.csv --sequence usr", "Did you mean 'user'?"),
-    Case("no mark column", "data inspect log.csv", "which column says what happened?", content="ts,x\n1,2\n3,4\n"),
-    Case(
-        "a column of ids as marks",
-        "data inspect log.csv",
-        "A mark says what kind of event it was",
-        content="user,ts,type\n" + "".join(f"u1,{n}.5,id {n}\n" for n in range(900)),
-    ),
+    Case("no mark column", INSPECT, "which column says what happened?", content="ts,x\n1,2\n3,4\n"),
+    Case("a column of ids as marks", INSPECT, "A mark says what kind of event it was", content=IDS),
     # times
-    Case(
-        "words as times", "data inspect log.csv", "does not read as times: 'soon'", content=DAYS.format(*["soon"] * 40)
-    ),
+    Case("words as times", INSPECT, "does not read as times: 'soon'", content=days("soon")),
     Case(
         "times in several formats",
-        "data inspect log.csv",
+        INSPECT,
         "must be written in one way",
-        content=DAYS.format(*["2026-03-01 10:00", "01.03.2026"] * 20),
+        content=days("2026-03-01 10:00", "01.03.2026"),
     ),
     Case(
         "ambiguous dates",
-        "data inspect log.csv",
+        INSPECT,
         "may be 03 April 2026 or 04 March 2026. Give the time_format '%d/%m/%Y' or '%m/%d/%Y'. (--time-format)",
-        content=DAYS.format(*["03/04/2026"] * 40),
+        content=days("03/04/2026"),
     ),
-    Case("times of day", "data inspect log.csv", "times need a date", content=DAYS.format(*["10:00:00"] * 40)),
-    Case(
-        "impossible years",
-        "data inspect log.csv",
-        "timestamps must lie in 1678 to 2261",
-        content=DAYS.format(*["0001-01-01"] * 40),
-    ),
-    Case("infinite times", "data inspect log.csv", "times must be finite", content=LOG.replace(",0.5,", ",inf,")),
+    Case("times of day", INSPECT, "times need a date", content=days("10:00:00")),
+    Case("impossible years", INSPECT, "timestamps must lie in 1678 to 2261", content=days("0001-01-01")),
+    Case("infinite times", INSPECT, "times must be finite", content=LOG.replace(",0.5,", ",inf,")),
     # what can be read but not trained on
-    Case("one short sequence", "data inspect log.csv", "It cannot be trained on", 1, "ts,type\n1,a\n2,b\n4,a\n"),
+    Case("one short sequence", INSPECT, "It cannot be trained on", 1, "ts,type\n1,a\n2,b\n4,a\n"),
     # options
     Case("no number", "train log.csv --out model --history many", "Invalid value for '--history'"),
     Case("negative number", "train log.csv --out model --history -3", "must be at least 1 event; got -3"),
@@ -169,7 +163,7 @@ def test_times_with_several_zones_are_one_clock(folder):
     pd.DataFrame({"ts": zones, "type": list("abab")}).to_csv("log.csv", index=False)
     result = CliRunner().invoke(app, ["data", "inspect", "log.csv", "--json"])
     assert result.exit_code == 1 and '"from": "2026-01-01 11:00:00", "to": "2026-01-01 12:30:00"' in result.stdout
-    assert "1 of 4 times name no zone and are taken as UTC" in result.stdout
+    assert "1 of 4 times name no zone and are taken as UTC" in result.stdout and '"trainable": false' in result.stdout
 
 
 def test_the_page_on_the_command_line_lists_every_case():

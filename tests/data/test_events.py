@@ -16,18 +16,10 @@ from ehd_hf.data.tables import column_names
 from helpers import from_lists
 
 # Two users by hand: "b" has 3 events (two of them tied), "a" has 2.
-LONG = pd.DataFrame(
-    {
-        "seq_id": ["b", "a", "b", "b", "a"],
-        "time": [1.0, 0.5, 4.0, 4.0, 2.5],
-        "mark": ["stop", "go", "go", "wait", "stop"],
-    }
-)
-LISTS = {
-    "seq_id": ["b", "a"],
-    "times": [[1.0, 4.0, 4.0], [0.5, 2.5]],
-    "marks": [["stop", "go", "wait"], ["go", "stop"]],
-}
+ROWS = [("b", 1.0, "stop"), ("a", 0.5, "go"), ("b", 4.0, "go"), ("b", 4.0, "wait"), ("a", 2.5, "stop")]
+LONG = pd.DataFrame(ROWS, columns=["seq_id", "time", "mark"])
+LISTS = {"seq_id": ["b", "a"], "times": [[1.0, 4.0, 4.0], [0.5, 2.5]]}
+LISTS |= {"marks": [["stop", "go", "wait"], ["go", "stop"]]}
 
 
 def by_format(folder: Path) -> dict[str, object]:
@@ -80,7 +72,7 @@ def test_columns_may_have_any_name_and_ids_may_be_missing():
     assert len(single) == 1 and single.num_marks == 5
 
 
-def test_long_rows_in_any_order_of_sequences_match_a_plain_python_grouping():
+def test_long_rows_in_any_order_match_a_plain_python_grouping():
     rng = np.random.default_rng(3)
     frame = pd.DataFrame(
         {"seq_id": rng.integers(0, 11, 257), "time": rng.random(257), "mark": rng.integers(0, 6, 257)}
@@ -93,17 +85,16 @@ def test_long_rows_in_any_order_of_sequences_match_a_plain_python_grouping():
     for index, name in enumerate(events.seq_ids):
         times, marks = events[index]
         assert list(zip(times, marks, strict=True)) == sorted(expected[name], key=lambda event: event[0])
-
-
-def test_sorting_keeps_the_order_of_ties():
-    events = load_events([[(2.0, "a"), (1.0, "c"), (1.0, "b")]], sort=True)
-    assert [events.id2label[mark] for mark in events.marks] == ["c", "b", "a"]
+    tied = load_events([[(2.0, "a"), (1.0, "c"), (1.0, "b")]], sort=True)
+    assert [tied.id2label[mark] for mark in tied.marks] == ["c", "b", "a"]
 
 
 def test_given_names_fix_the_ids_of_string_and_integer_marks():
     assert load_events(LONG, id2label={0: "wait", 1: "stop", 2: "go", 3: "never"}).marks.tolist() == [1, 2, 0, 2, 1]
     assert load_events([[(0, 1)]], id2label={"0": "a", "1": "b"}).id2label == {0: "a", 1: "b"}  # type: ignore[dict-item]
     assert load_events([[(0, 1.0)]], num_marks=7).num_marks == 7
+    numbers = load_events([[(3.5, 0)]], time_unit="1e6 s")  # have no timestamps and only keep their unit
+    assert numbers.epochs is None and numbers.time_unit == "1e6 s" and numbers.times[0] == 3.5
 
 
 def test_class_labels_of_a_dataset_become_the_vocabulary():
@@ -133,11 +124,6 @@ def test_timestamps_count_from_the_first_event_and_come_back(kind, tmp_path):
     expected = np.array([m.astimezone(UTC).replace(tzinfo=None) if zone else m for m in moments], "M8[ns]")
     np.testing.assert_array_equal(events.select([0]).shown_times(), expected)
     assert events.time_unit == "h" and events.epochs is not None and events.epochs[0] == expected[0]
-
-
-def test_numbers_have_no_timestamps_and_only_keep_their_unit():
-    events = load_events([[(3.5, 0)]], time_unit="1e6 s")
-    assert events.epochs is None and events.time_unit == "1e6 s" and events.times[0] == 3.5
 
 
 def test_starts_give_the_first_interval():

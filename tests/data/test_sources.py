@@ -79,12 +79,8 @@ def test_an_easytpp_folder_is_recognised_and_its_splits_are_named_ours(tmp_path,
     for sequences in splits.values():
         assert_rows(sequences)
         assert sequences.time_unit == "h"
-
-
-def test_an_easytpp_file_alone_is_the_split_train(tmp_path):
-    (tmp_path / "anything.json").write_text(json.dumps(ROWS))
-    splits = load_source(tmp_path / "anything.json", id2label=dict(enumerate("abcdef")))
-    assert list(splits) == ["train"] and splits["train"].id2label[4] == "e"
+    (alone,) = load_source(next(tmp_path.glob("dev.*")), id2label=dict(enumerate("abcdef"))).items()
+    assert alone[0] == "train" and alone[1].id2label[4] == "e"
 
 
 def test_rounded_gaps_pass_but_gaps_that_tell_another_story_are_refused():
@@ -313,9 +309,6 @@ def test_the_retweet_cascades_get_follower_classes_as_names(tmp_path):
     assert (sequences.num_marks, sequences.time_unit, sequences.id2label[0]) == (3, "s", "under 120 followers")
 
 
-# jitter
-
-
 def test_jitter_spreads_whole_times_sorts_again_and_moves_marks_along():
     times = [[0, 0, 0, 1, 1, 7], [3, 3, 4]]
     sequences = load_events({"times": times, "marks": [[0, 1, 2, 3, 4, 5], [6, 7, 8]]})
@@ -329,8 +322,5 @@ def test_jitter_spreads_whole_times_sorts_again_and_moves_marks_along():
     draws = np.random.default_rng(3).uniform(size=9)
     np.testing.assert_allclose(np.sort(jittered.times[:3]), np.sort(draws[:3]))
     np.testing.assert_array_equal(sequences.times[:3], 0)  # the argument is left alone
-
-
-def test_jitter_refuses_times_that_are_no_whole_numbers():
     with pytest.raises(ValueError, match=r"whole-number times; got 0\.5"):
         with_jitter(load_events([[(0.5, 0), (1.0, 0)]]), seed=0)

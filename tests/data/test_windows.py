@@ -79,11 +79,8 @@ def test_a_data_loader_takes_batches_whole_and_visits_every_window_once():
     store = make_windows(random_sequences([40, 13, 29]), future=3, history=4)
     loader = DataLoader(store, batch_size=8, shuffle=True, collate_fn=WindowStore.collate)
     batches = list(loader)
-    assert {key: value.dtype for key, value in batches[0].items()} == {
-        "times": torch.float32,
-        "marks": torch.int64,
-        "mask": torch.bool,
-    }
+    types = {"times": torch.float32, "marks": torch.int64, "mask": torch.bool}
+    assert {key: value.dtype for key, value in batches[0].items()} == types
     seen = torch.cat([torch.cat([b["times"], b["marks"]], dim=1) for b in batches]).tolist()
     everything = store.__getitems__(range(len(store)))
     assert sorted(seen) == sorted(torch.cat([everything["times"], everything["marks"]], dim=1).tolist())
@@ -167,12 +164,8 @@ def test_the_export_loads_with_datasets_whole_and_streamed(splits, tmp_path, mon
     folder = export_windows(splits, tmp_path / "out", [(3, 4), (2, 5)], name="toy")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
     loaded = datasets.load_dataset(str(folder), "3-4", cache_dir=str(tmp_path / "cache"))
-    assert {split: data.num_rows for split, data in loaded.items()} == {
-        "train": 14 + 1 + 1,
-        "validation": 9,
-        "test": 23 + 4,
-        "test_sampled": 23 + 4,
-    }
+    numbers = {"train": 14 + 1 + 1, "validation": 9, "test": 23 + 4, "test_sampled": 23 + 4}
+    assert {split: data.num_rows for split, data in loaded.items()} == numbers
     features = loaded["train"].features
     assert (features["history_times"].length, features["future_marks"].length) == (4, 3)
     assert features["history_marks"].feature.names == ["0", "1", "2", "3", "4", "5"]

@@ -6,20 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ehd_hf.evaluation.statistics import (
-    holm,
-    mark_shares,
-    mean_interval,
-    ratio_interval,
-)
+from ehd_hf.evaluation.statistics import holm, mark_shares, mean_interval, ratio_interval
 
 T, F = True, False
-
-
-def random_masks(sizes, num_history, generator):
-    """Masks (W, L) with `sizes` (W,) events each, uniformly random: what random distillation draws."""
-    ranks = np.argsort(np.argsort(generator.random((len(sizes), num_history)), axis=1), axis=1)
-    return ranks < np.asarray(sizes)[:, None]
 
 
 # --- intervals
@@ -40,29 +29,6 @@ def test_the_bootstrap_equals_a_slow_one_that_draws_whole_sequences():
     assert mean_interval(values, groups) == mean_interval(values, groups)
 
 
-def test_the_interval_is_as_wide_as_sequences_vary_not_windows():
-    generator = np.random.default_rng(0)
-    effects = generator.normal(size=200)
-    groups = np.repeat(np.arange(200), 30)
-    low, high = mean_interval(effects[groups], groups)  # thirty copies of each value
-    expected = 2 * 1.96 * effects.std() / np.sqrt(200)
-    assert high - low == pytest.approx(expected, rel=0.1)
-    assert low < effects.mean() < high
-    narrow = mean_interval(effects[groups], np.arange(6000))
-    assert narrow[1] - narrow[0] < (high - low) / 4
-
-
-def test_an_interval_covers_the_truth_about_as_often_as_it_says():
-    hits = 0
-    for seed in range(200):
-        generator = np.random.default_rng(seed)
-        groups = np.repeat(np.arange(60), generator.integers(1, 9, 60))
-        values = generator.normal(size=60)[groups] + generator.normal(size=len(groups))
-        low, high = mean_interval(values, groups, num_resamples=400)
-        hits += low <= 0 <= high
-    assert 178 <= hits <= 199
-
-
 def test_a_ratio_of_nothing_has_no_interval():
     assert np.isnan(ratio_interval(np.zeros(3), np.zeros(3), np.arange(3))).all()
     assert np.isnan(ratio_interval(np.zeros(0), np.zeros(0), np.zeros(0))).all()
@@ -76,9 +42,8 @@ def test_a_ratio_of_nothing_has_no_interval():
 def test_shares_of_marks_by_hand():
     marks = np.array([[0, 0, 1, 2], [1, 1, 0, 0], [2, 0, 0, 0]])
     mask = np.array([[T, T, F, F], [F, F, T, F], [F, F, F, F]])
-    rows = {
-        row["label"]: row for row in mark_shares(mask, marks, np.array([0, 1, 1]), {0: "a", 1: "b", 2: "c", 3: "d"})
-    }
+    found = mark_shares(mask, marks, np.array([0, 1, 1]), dict(enumerate("abcd")))
+    rows = {row["label"]: row for row in found}
     assert set(rows) == {"a", "b", "c"}  # d never occurs
     assert rows["a"]["num_events"] == 7 and rows["a"]["share"] == pytest.approx(3 / 7)
     # Windows distil 2, 1 and 0 of 4: of a's 2, 2 and 3 events 1, 0.5 and 0 are expected.
@@ -115,7 +80,8 @@ def test_random_distillation_is_called_significant_no_more_often_than_asked():
     for seed in range(150):
         generator = np.random.default_rng(seed)
         marks, groups = overlapping(generator)
-        mask = random_masks(generator.integers(0, 12, len(marks)), 11, generator)
+        places = generator.random(marks.shape).argsort(1).argsort(1)
+        mask = places < generator.integers(0, 12, (len(marks), 1))  # what random distillation draws
         rows = mark_shares(mask, marks, groups, dict(enumerate("abcdef")))
         found += any(row["significant"] for row in rows)
         p_values += [row["p"] for row in rows]

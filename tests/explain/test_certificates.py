@@ -15,7 +15,6 @@ import torch
 from ehd_hf.data import windows
 from ehd_hf.data.synthetic import simulated_splits
 from ehd_hf.data.windows import make_windows
-from ehd_hf.explain.certify import Certifier
 from ehd_hf.explain.explainer import EHDDistiller
 from ehd_hf.models.ehd import EHDDistillerModel
 from ehd_hf.models.lognormmix import LogNormMixConfig, LogNormMixModel
@@ -422,14 +421,6 @@ def same(one, two, tolerance=1e-9):
     return True
 
 
-@pytest.mark.parametrize("target", [{}, {"epsilon": 0.85, "delta": 0.5}], ids=["own target", "another target"])
-def test_many_windows_at_once_equal_one_at_a_time(explainer, target):
-    several = sequences(5, seed=3)
-    together = explainer.explain(several, **target)
-    assert len({len(answer.history) for answer in together}) > 2
-    assert all(same(answer, explainer.explain(one, **target)) for answer, one in zip(together, several, strict=True))
-
-
 def test_futures_of_different_lengths_at_once_equal_one_at_a_time(explainer):
     several = sequences(3, seed=4)
     before, after = zip(*((one[:-cut], one[-cut:]) for cut, one in enumerate(several, start=1)), strict=True)
@@ -513,18 +504,6 @@ def test_certificates_hold_where_float32_cannot_tell_the_times_apart(explainer, 
     assert sum(answer.certified for answer in answers) > 0
 
 
-def test_without_the_second_look_some_answers_would_be_wrong(monkeypatch):
-    explainer = EXPLAINERS["gradients of fullynn"]()
-    monkeypatch.setattr(Certifier, "_doubtful", lambda self, *given: torch.zeros_like(given[1].reached))
-    wrong = 0
-    for answer in explainer.explain(far(sequences(4, seed=9), 2.0**27), share=0.7):
-        try:
-            check(answer, explainer.mtpp, rounding=1e-2)
-        except AssertionError:
-            wrong += 1
-    assert wrong > 0
-
-
 def test_a_clock_that_began_long_ago_changes_nothing(explainer):
     several = sequences(5, seed=10)
     later = [[(1.7e9 + time, mark) for time, mark in one] for one in several]
@@ -549,9 +528,6 @@ def test_windows_of_a_dataset_that_count_from_long_ago_are_certified_too():
         assert answer.certified == (left < math.log(0.95) - MARGIN and answer.status == "explained")
         certified += answer.certified
     assert certified
-
-
-# --- any trained point process
 
 
 def test_a_point_process_explains_at_once_and_can_be_saved(tmp_path):
@@ -611,8 +587,6 @@ def test_another_target_than_the_trained_one_is_searched_for():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epsilon": 0.5, "share": 0.7}, "one of epsilon, share and size; got 0.5 and 0.7"),
-        ({"delta": "small"}, "delta must be a number; got 'small'"),
         ({"refine": "none"}, 'refine="none" needs a distiller; an MTPP alone answers with "prefix"'),
         ({"refine": "none", "size": 2}, 'refine="none" takes the distiller.s own answer and no target'),
         ({"refine": "none", "delta": 0.1}, 'refine="none" takes the distiller.s own answer and no target'),

@@ -153,10 +153,7 @@ def test_the_text_when_nothing_is_distilled():
         ({"share": 0.7}, "asked: at most -1.400, 70% of what the whole history explains, met)"),
         ({"size": 2}, "asked: 2 events, met)"),
         ({"size": 1, "distill_mask": (0, 0, 1)}, "asked: 1 event, met)"),
-        (
-            {"epsilon": 0.5, "delta": 0.25, "dppl_distilled": -0.5},
-            "asked: below -0.693, and dppl_distilled at least -0.250, not met)",
-        ),
+        ({"delta": 0.25, "dppl_distilled": -0.5}, "below -0.693, and dppl_distilled at least -0.250, not met)"),
         ({"seq_id": 0}, "that followed in sequence 0:"),
         ({"moments": True}, "deploy at 2026-03-01 08:00:00 and ticket at 2026-03-01 11:45:00."),
         ({"time_unit": None}, "ticket at 3.75."),
@@ -206,9 +203,6 @@ def test_extreme_drops_still_read_as_text(dppl_left, dppl_distilled):
     text = str(make(dppl_left=dppl_left, dppl_distilled=dppl_distilled))
     assert "likely" in text and f"dppl_left {dppl_left:.3f}" in text
     assert len(text) < 800  # no number of hundreds of digits
-
-
-# --- as a table
 
 
 def test_the_table_has_a_row_per_event_with_its_role():

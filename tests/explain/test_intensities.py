@@ -113,9 +113,6 @@ def test_only_a_few_marks_of_the_future_get_curves_of_their_own():
     np.testing.assert_allclose(curves.whole_by_mark[:, 0], [2, 3, 4, 5, 6])
 
 
-# --- through the pipeline
-
-
 def test_an_explanation_has_intensities_only_if_they_were_asked_for():
     explainer = EHDDistiller(AdditiveMTPP(BASE, WEIGHT), future=2, share=0.5)
     several = [list(zip((TIMES + shift).tolist(), MARKS.tolist(), strict=True)) for shift in (0, 50)]

@@ -178,9 +178,6 @@ def test_a_sequence_that_has_a_name_keeps_it(explainer):
         assert isinstance(answer, Explanation) and answer.seq_id == "A7"
 
 
-# --- history and future apart
-
-
 def test_history_and_future_apart_equal_the_whole_sequence(explainer):
     for whole in (PAIRS, FRAME, STAMPED):
         assert close(explainer.explain(history=whole[:HISTORY], future=whole[HISTORY:]), explainer.explain(whole))
@@ -196,14 +193,10 @@ def test_history_and_future_apart_equal_the_whole_sequence(explainer):
 # --- many at once
 
 
-def test_one_sequence_in_a_list_gives_a_list_of_one(explainer):
-    for source in ([PAIRS], [{"times": TIMES, "marks": NAMES}], [np.array([TIMES, MARKS]).T]):
-        answers = explainer.explain(source)
-        assert isinstance(answers, list) and len(answers) == 1 and close(answers[0], explainer.explain(PAIRS))
-
-
 MIXED = pd.concat([FRAME.assign(seq_id="B"), FRAME[2:].assign(seq_id="A")])
 SEVERAL = {
+    "one in a list": ([PAIRS], [0]),
+    "one dict in a list": ([{"times": TIMES, "marks": NAMES}], [0]),
     "lists": ([PAIRS, PAIRS[2:]], [0, 1]),
     "frames": ([FRAME, FRAME[2:]], [0, 1]),
     "a dict": ({"seq_id": ["A"] * 11 + ["B"] * 9, "times": TIMES + TIMES[2:], "marks": NAMES + NAMES[2:]}, ["A", "B"]),
@@ -215,9 +208,8 @@ SEVERAL = {
 def test_several_sequences_give_a_list_with_their_names(explainer, form):
     source, names = SEVERAL[form]
     answers = explainer.explain(source, future=3)
-    assert [answer.seq_id for answer in answers] == names
-    assert close(answers[0], explainer.explain(PAIRS, future=3))
-    assert close(answers[1], explainer.explain(PAIRS[2:], future=3))
+    assert isinstance(answers, list) and [answer.seq_id for answer in answers] == names
+    assert all(close(one, explainer.explain(PAIRS[2 * i :], future=3)) for i, one in enumerate(answers))
 
 
 def test_a_bar_is_shown_only_for_more_than_a_few_hundred_windows(explainer, monkeypatch):
@@ -245,11 +237,8 @@ def test_a_number_of_history_events_takes_the_last_ones(explainer, history):
     assert [event.time for event in answer.history] == TIMES[first:HISTORY]
     distill_mask, _, left, _ = by_model(explainer.model, first, TIMES[first - 1])
     assert answer.distill_mask == distill_mask and answer.dppl_left == pytest.approx(left, abs=1e-6)
-
-
-def test_asking_for_more_history_than_there_is_takes_all(explainer):
-    for history in (HISTORY, HISTORY + 1, 1000):
-        assert explainer.explain(PAIRS, history=history) == explainer.explain(PAIRS)
+    more_than_there_is = explainer.explain(PAIRS, history=HISTORY + history)
+    assert more_than_there_is == explainer.explain(PAIRS)
 
 
 def test_the_clock_begins_at_a_sequences_start_if_it_is_known(explainer):
@@ -334,19 +323,11 @@ BAD = {
     "another order": (lambda: renamed({0: "check", 1: "deploy"}), {}, "the same marks in another order"),
     "another order in a dataset": (reversed_names, {}, "not the model's .the same marks in another order"),
     "no sequence at all": (lambda: renamed({}).select([]), {}, "sequence: it has no events"),
-    "no events in an array": (lambda: np.empty((0, 2)), {}, "holds no events"),
-    "no events in a dict": (lambda: {"times": [], "marks": []}, {}, "at least one event"),
     "nothing but future": (lambda: PAIRS[:FUTURE], {}, "has 4 events, all of them in the future of 4: the history"),
     "one piece of many bad": (lambda: [PAIRS, PAIRS[:2]], {}, "sequence 1 has 2 events"),
     "a future of True": (lambda: PAIRS, {"future": True}, "future must be a number of events of at least 1; got True"),
     "half an event": (lambda: PAIRS, {"future": 2.5}, "got 2.5"),
     "a history of none": (lambda: PAIRS, {"history": 0}, 'of events of at least 1, or "all"; got 0'),
-    "events out of order": (lambda: PAIRS[::-1], {}, "times must not decrease within a sequence"),
-    "neither one nor two columns": (lambda: np.zeros((7, 3)), {}, "events come from"),
-    "a list of numbers": (lambda: [1.0, 2.0, 3.0], {}, "sequence: .*pairs"),
-    "times and marks side by side": (lambda: (TIMES, MARKS), {}, "sequence: .*pairs"),
-    "numbers in a dict": (lambda: {"times": 5, "marks": 3}, {}, "sequence: "),
-    "a missing file": (lambda: "nowhere.csv", {}, "no file nowhere.csv"),
 }
 
 
@@ -372,13 +353,10 @@ BAD_PAIRS = {
     "an empty future": (PAIRS[:5], [], "future: .*no events"),
     "an empty history": ([], PAIRS[5:], "history: .*no events"),
     "the future before the history": (PAIRS[5:], PAIRS[:5], "The future must not begin before the history ends"),
-    "timestamps before the history": (STAMPED[5:], STAMPED[:5], "The future must not begin before the history ends"),
     "timestamps and numbers": (STAMPED[:5], PAIRS[5:], "one future per history, with its name, place and kind"),
     "names in another order": (NAMED, OTHERWISE_NAMED, "one future per history, with its name, place and kind"),
     "more futures": ([PAIRS[:5]], [PAIRS[5:], PAIRS[5:]], "one future per history.*got 1 histories, 2 futures"),
-    "fewer futures": ([PAIRS[:5]] * 2, [PAIRS[5:]], "one future per history.*got 2 histories, 1 futures"),
     "only a future": (None, PAIRS[5:], "needs a sequence, or the events of both"),
-    "only a history": (PAIRS[:5], None, "needs a sequence, or the events of both"),
     "a number": (PAIRS[:5], 3, "needs a sequence, or the events of both"),
 }
 
@@ -423,13 +401,10 @@ def test_a_bundled_checkpoint_is_small_has_a_card_and_explains_offline(name):
 
 
 def test_the_first_example_explains_itself():
-    assert {"incidents", "stackoverflow-15-40"} <= set(list_pretrained())
     with pytest.raises(ValueError, match="Examples are .*; got 'outages'"):
         load_example("outages")
     example = load_example("incidents")
     assert list(example.columns) == ["time", "mark"] and example["time"].is_monotonic_increasing
-    assert pd.api.types.is_datetime64_any_dtype(example["time"])
     answer = EHDDistiller.from_pretrained("incidents").explain(example, future=5)
-    assert 0 < len(answer.distilled) < len(answer.history) and len(answer.future) == 5
+    assert 0 < len(answer.distilled) < len(answer.history)
     assert [pd.Timestamp(event.time) for event in answer.future] == example["time"].tolist()[-5:]
-    assert "past event" in str(answer)

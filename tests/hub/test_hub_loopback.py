@@ -204,9 +204,6 @@ def test_an_easytpp_data_set_opens_by_id(hub, reader):
     assert found == [2, [1.0, 3.0, 4.5, 6.0, 7.0], [1, 0, 2, 1, 0], 3]
 
 
-# --- the hf command
-
-
 def hf(hub, work, *arguments):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     command = [str(Path(sys.executable).parent / "hf"), *map(str, arguments)]

@@ -167,11 +167,7 @@ def test_bad_arguments_are_refused(log_prob, options, message):
     [
         ("log_prob", lambda t, m, k: t.sum(1), r"one log-probability per event, shape \(\d+, \d+\); got \(\d+,\)"),
         ("log_prob", lambda t, m, k: None, "got NoneType"),
-        (
-            "log_survival",
-            lambda t, m, k, until: t,
-            r"survival must return .*, shape \((\d+),\); got \(\1, \d+\)\.",
-        ),
+        ("log_survival", lambda t, m, k, until: t, r"survival must return .*, shape \((\d+),\); got \(\1, \d+\)\."),
         ("log_survival", lambda t, m, k, until: until[:, None], r"per row, shape \((\d+),\); got \(\1, 1\)\."),
         ("log_survival", lambda t, m, k, until: until.sum(), r"one number per row, shape \(\d+,\); got \(\)\."),
         ("log_survival", lambda t, m, k, until: -0.5, r"one number per row, shape \(\d+,\); got float\."),

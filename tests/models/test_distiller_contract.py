@@ -19,7 +19,6 @@ DISTILLERS = {
     for cls in DistillerModel.__subclasses__()
     if cls.__module__.startswith(distillers.__name__)
 }
-# Settings of each kind, none of them the default.
 every_distiller = pytest.mark.parametrize("kind", sorted(DISTILLERS))
 LABELS = {mark: f"mark {mark}" for mark in range(C)}
 # Settings of each kind, none of them the default.
@@ -109,12 +108,9 @@ def test_padding_and_other_windows_change_no_score_of_a_real_event(kind, where):
         "everywhere": ([-1, 0, 1, -1, -1, *range(2, L), *range(L, L + K), -1], K + 1),
     }[where]
     index = torch.tensor(order)
-    padded = Window(
-        torch.where(index >= 0, times[:, index], 77.0),
-        torch.where(index >= 0, marks[:, index], 2),
-        mask[:, index] & (index >= 0),
-        num_future,
-    )
+    real = index >= 0
+    values = torch.where(real, times[:, index], 77.0), torch.where(real, marks[:, index], 2), mask[:, index] & real
+    padded = Window(*values, num_future)
     history = index[: len(order) - num_future]
     padded_scores = model.history_scores(padded)
     torch.testing.assert_close(padded_scores[:, history >= 0], scores, atol=1e-9, rtol=0)
@@ -209,9 +205,6 @@ def test_the_mtpp_stays_frozen_and_apart_whatever_the_mode(kind):
     assert not inner & names
 
 
-# --- checkpoints
-
-
 @every_distiller
 def test_a_saved_distiller_comes_back_exactly_with_its_mtpp(kind, tmp_path):
     mtpp = tiny_mtpp()
@@ -240,9 +233,6 @@ def test_a_saved_distiller_comes_back_exactly_with_its_mtpp(kind, tmp_path):
     assert all(getattr(default, name) != value for name, value in UNUSUAL[kind].items())
     assert config.id2label == config.mtpp_config.id2label == LABELS
     assert json.loads(default.to_json_string())["model_type"] == kind
-
-
-# --- configs
 
 
 BAD_FOR_EVERY = [

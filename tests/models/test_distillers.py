@@ -180,9 +180,6 @@ def test_the_rebuilder_decides_which_gradients_the_masks_get():
     assert (gradients["select"] - gradients["gate"]).abs().max() > 1e-3
 
 
-# --- metrics by hand
-
-
 def metrics_of(*distilled):
     model = FixedLogits(PoissonMTPP(POISSON), sure(*distilled)).eval()
     return {name: value.item() for name, value in model(**BY_HAND).metrics.items()}
@@ -265,16 +262,6 @@ def test_attention_to_long_memories_is_that_to_short_ones(length, masked):
     for row, head, position in itertools.product(range(3), range(2), range(4)):
         parts = (query[row, head, position], key[row, head], value[row, head], allowed[row, 0, 0])
         torch.testing.assert_close(found[row, head, position], attended_slowly(*parts), rtol=0, atol=1e-6)
-
-
-def test_a_window_without_history_leaves_the_loss_finite():
-    model, window = small_distiller().train(), windows_of(3)
-    window.mask[0, :L] = False
-    output = model(window.times, window.marks, window.mask)
-    output.loss.backward()
-    assert output.loss.isfinite()
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
-    assert not model.distill(window)[0][0].any()
 
 
 def test_the_head_sees_marks_times_and_the_future():

@@ -23,9 +23,8 @@ def test_the_pipeline_answers_as_the_explainer_does(explainer):
     numbers = {"deploy": 0, "alert": 2, "ticket": 6}
     by_number = {"times": [time for time, _ in EVENTS], "marks": [numbers[mark] for _, mark in EVENTS]}
     assert pipeline(by_number) == pipeline(EVENTS) and pipeline([EVENTS, by_number]) == [pipeline(EVENTS)] * 2
-    started = explainer.explain(
-        {"times": [by_number["times"]], "marks": [by_number["marks"]], "start": [-1.0]}, refine="none"
-    )
+    columns = {name: [values] for name, values in by_number.items()} | {"start": [-1.0]}
+    started = explainer.explain(columns, refine="none")
     assert pipeline(by_number | {"start": -1.0})["dppl_left"] == started.dppl_left != pipeline(EVENTS)["dppl_left"]
 
 

@@ -549,9 +549,6 @@ def test_time_scale_is_a_function_of_the_intervals_alone(model):
     assert torch.equal(torch.get_rng_state(), state)  # randomness arrives as a generator, or not at all
 
 
-# the loss
-
-
 def test_loss_is_the_mean_negative_log_likelihood_of_the_counted_events(model, generator):
     times, marks, mask = random_events(3, 7, C, generator)
     scores = slow_batch_log_prob(model, times, marks, mask)

@@ -34,10 +34,6 @@ def ones(times):
     return torch.ones(times.shape, dtype=torch.bool)
 
 
-def parameters_with_gradients(model):
-    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-
-
 # --- finite
 
 
@@ -51,7 +47,7 @@ def test_gaps_from_0_to_1e12_have_finite_likelihoods_and_gradients(model, scale,
     output = model(times, marks, ones(times))
     assert output.log_prob.isfinite().all() and output.compensator.isfinite().all()
     output.loss.backward()
-    assert all(gradient.isfinite().all() for gradient in parameters_with_gradients(model))
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
 @pytest.mark.parametrize("spread", [(1e-9, 1e12), (1e-9, 1e-9), (1e12, 1e12), (1e-30, 1e30)])
@@ -98,11 +94,8 @@ def test_marks_by_other_numbers_change_nothing(name):
     before = model(times, marks, mask).log_prob
     order = torch.tensor([2, 0, 1])  # the old number of each new mark
     with torch.no_grad():
-        per_mark = [model.encoder.mark_embedding.weight]
-        per_mark += (
-            [model.emission_logits] if name == "fullynn" else [model.mark_logits.weight, model.mark_logits.bias]
-        )
-        for weight in per_mark:
+        logits = [model.emission_logits] if name == "fullynn" else [*model.mark_logits.parameters()]
+        for weight in [model.encoder.mark_embedding.weight, *logits]:
             weight.copy_(weight[order])
     after = model(times, order.argsort()[marks], mask).log_prob
     torch.testing.assert_close(after, before, rtol=1e-12, atol=1e-12)
@@ -143,13 +136,8 @@ def test_rows_do_not_depend_on_batch_size_padding_or_order(model):
 
 def test_explanations_do_not_depend_on_what_is_explained_with_them(model):
     generator = torch.Generator().manual_seed(6)
-    sequences = [
-        [
-            (float(t), int(m))
-            for t, m in zip(torch.rand(n, generator=generator).cumsum(0), torch.arange(n) % 3, strict=True)
-        ]
-        for n in (6, 9, 14)
-    ]
+    times = [torch.rand(n, generator=generator).cumsum(0).tolist() for n in (6, 9, 14)]
+    sequences = [[(time, place % 3) for place, time in enumerate(one)] for one in times]
     explainer = EHDDistiller.from_mtpp(model)
     together = explainer.explain(sequences, future=2)
     for sequence, answer in zip(sequences, together, strict=True):

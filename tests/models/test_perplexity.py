@@ -286,50 +286,6 @@ def test_slopes_of_any_masks_need_no_gradient_mode_and_leave_the_model_none(cond
     assert gates.grad is None and all(parameter.grad is None for parameter in model.parameters())
 
 
-# --- times and marks apart
-
-
-def parts_from_scratch(model, times, marks, mask, num_future, keep, conditioning):
-    """log p of the times and of the marks of one row (T,), mean over the future, every prefix encoded anew."""
-    num_history = len(times) - num_future
-    before = [i for i in range(num_history) if mask[i] and keep[i] > 0.5]
-    split = max((times[i].item() for i in range(num_history) if mask[i]), default=0.0)
-    time_part, mark_part = [], []
-    for i in (i for i in range(num_history, len(times)) if mask[i]):
-        everything = torch.ones(1, len(before), dtype=torch.bool)
-        states, _ = model.encode_history(times[None, before], marks[None, before], everything, None)
-        last = times[before[-1]] if before else torch.zeros_like(times[0])
-        total, log_intensity, compensator = model.score_intervals(states[0, -1], times[i] - last, marks[i])
-        if conditioning == "survival" and not time_part:
-            compensator = compensator - model.total_compensator(states[0, -1], split - last)
-        time_part.append((total - compensator).item())
-        mark_part.append((log_intensity - total).item())
-        before.append(i)
-    return sum(time_part) / len(time_part), sum(mark_part) / len(mark_part)
-
-
-@pytest.mark.parametrize("conditioning", CONDITIONINGS)
-@pytest.mark.parametrize("backbone", ["fullynn", "additive"])
-def test_what_times_and_marks_lose_adds_up_and_agrees_with_re_encoding(request, backbone, conditioning):
-    model = request.getfixturevalue(backbone)
-    generator = torch.Generator().manual_seed(30)
-    window = random_window(B, L, K, model.config.num_marks, generator)
-    window.mask[1, 2], window.mask[2, L + K - 1] = False, False
-    keep = (torch.rand(2, B, L, generator=generator) < 0.5).double()
-    keep[1, 0] = 0
-    parts = dppl_parts(model, window, keep, conditioning=conditioning)
-    assert parts.time.shape == parts.mark.shape == parts.total.shape == (2, B)
-    torch.testing.assert_close(parts.total, dppl(model, window, keep, conditioning=conditioning), atol=1e-12, rtol=0)
-    assert torch.equal(parts.total, parts.time + parts.mark) and (parts.mark.abs() > 1e-4).any()
-    for row in range(B):
-        events = row_of(window, row)
-        full = parts_from_scratch(model, *events, torch.ones(L), conditioning)
-        for sample in range(2):
-            kept = parts_from_scratch(model, *events, keep[sample, row], conditioning)
-            assert parts.time[sample, row].item() == pytest.approx(kept[0] - full[0], abs=1e-9)
-            assert parts.mark[sample, row].item() == pytest.approx(kept[1] - full[1], abs=1e-9)
-
-
 def test_times_and_marks_apart_by_hand():
     model = AdditiveMTPP([0.5, 0.2], [[0.3, 0.1], [0.0, 0.6]])
     events = by_hand([1.0, 3.0, 4.0, 6.0], [0, 1, 1, 0], 2)  # history 0 at 1, 1 at 3; future 1 at 4, 0 at 6
@@ -346,9 +302,6 @@ def test_times_and_marks_apart_by_hand():
     survived = dppl_parts(model, events, mask_of(1, 0), conditioning="survival")
     assert survived.mark.item() == parts.mark.item()  # the silence is a matter of times
     assert survived.time.item() == pytest.approx((time + 1.1 * 2) / 2, abs=1e-12)
-
-
-# --- many masks at a time
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)

@@ -311,9 +311,6 @@ def test_the_second_pass_does_not_move_the_scores_of_the_first():
     assert [gradient is None for gradient in by_second] == [True, True, False]
 
 
-# --- what it learns
-
-
 class FastFutures(torch.utils.data.Dataset):
     """Windows whose future comes at once: to blame are the events of the marks with the largest influence."""
 
@@ -436,13 +433,10 @@ def test_means_over_batches_are_means_over_windows(tmp_path):
     assert all(value == 0 for value in trainer.evaluate().values())
 
 
-def test_the_defaults_ask_for_a_share_under_survival_conditioning():
+def test_defaults_and_names_of_weights_are_those_of_the_checkpoints():
     config = RankingDistillerConfig()
     assert (config.epsilon, config.share, config.conditioning) == (None, 0.7, "survival")
     assert (list(config.gate_levels), list(config.prefix_shares)) == ([0.9, 0.5, 0.1], [0.25, 0.5, 0.75])
-
-
-def test_the_names_of_the_weights_are_those_of_the_checkpoints():
     names = {name.split(".")[0] for name in tiny_ranking().state_dict()}
     first = {"mtpp", "window_encoder", "slope_input", "slope_weight", "score_head"}
     second = {"second_input", "second_layer", "second_norm", "second_weight", "second_head"}

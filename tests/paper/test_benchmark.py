@@ -42,14 +42,11 @@ def test_the_naive_likelihood_and_ours_agree_in_value_and_gradient(num_layers):
         torch.testing.assert_close(ours, other, rtol=1e-8, atol=1e-10)
 
 
-def test_every_call_is_timed_in_every_repeat_after_a_warm_up():
+def test_every_call_is_timed_in_every_repeat_and_summed_up():
     seen = []
     seconds = groups.time_interleaved([lambda: seen.append("a"), lambda: seen.append("b")], 3, least_seconds=0.0)
     assert seconds.shape == (3, 2) and (seconds > 0).all()
-    assert seen == ["a", "b"] * 4
-
-
-def test_a_summary_tells_median_and_spread():
+    assert seen == ["a", "b"] * 4  # a warm-up first
     row = groups.summarize("x", np.array([3.0, 1.0, 7.0]), "> 2")
     assert row == {"figure": "x", "median": 3.0, "low": 1.0, "high": 7.0, "repeats": 3, "target": "> 2"}
 
@@ -75,11 +72,16 @@ def test_rows_of_a_group_measured_again_take_the_place_of_the_old(monkeypatch, t
     assert "step: 200 marks / 3 marks" in capsys.readouterr().out
 
 
-def test_all_figures_of_the_data_run(untimed):
+def test_all_figures_of_data_distiller_rebuilding_and_solvers_run(untimed):
     rows = list(data.window_rates(1, num_sequences=3, batch_size=16, pair=(2, 3), num_rows=32))
     assert [row["figure"] for row in rows][0] == "windows of 5 events per second, batch 16"
     assert rows[2]["median"] == pytest.approx(rows[0]["median"] / rows[1]["median"])
     assert 0 < data.data_share(1, num_sequences=3, batch_size=2, length=3)["median"] < 1
+    rows = list(distiller.measure(1, size=8))
+    assert len(rows) == 13 and sum(row["target"] == "<= 1.25" for row in rows) == 3
+    assert len(list(gate.measure(1, size=3, samples=2))) == 6
+    rows = list(solvers.measure(1, size=1, num_windows=2, num_single=1))
+    assert len(rows) == 3 + 2 * 7 and rows[2]["target"] == "< 1e-5" and rows[2]["median"] < 1e-5
 
 
 def test_the_plain_training_step_of_the_benchmark_computes_our_loss():
@@ -118,11 +120,6 @@ def test_bare_parts_of_a_step_score_as_many_sequences_and_learn_as_much(monkeypa
         network = distiller.bare_network(model, batch)()
         learned = [[p.grad is not None for p in each.parameters()] for each in (model, network)]
         assert learned[0] == learned[1]
-
-
-def test_all_figures_of_the_distiller_run(untimed):
-    rows = list(distiller.measure(1, size=8))
-    assert len(rows) == 13 and sum(row["target"] == "<= 1.25" for row in rows) == 3
 
 
 @pytest.fixture(scope="module")
@@ -196,21 +193,9 @@ def test_both_rebuilds_of_the_benchmark_give_the_same_events():
             assert torch.equal(theirs[sample, row, :count], mine[sample, row, :count])
 
 
-def test_all_figures_of_rebuilding_run(untimed):
-    assert len(list(gate.measure(1, size=3, samples=2))) == 6
-
-
-def test_all_figures_of_the_solvers_run(untimed):
-    rows = list(solvers.measure(1, size=1, num_windows=2, num_single=1))
-    assert len(rows) == 3 + 2 * 7 and rows[2]["target"] == "< 1e-5" and rows[2]["median"] < 1e-5
-
-
-def test_an_exponent_is_the_slope_between_logarithms():
+def test_all_figures_of_scaling_run(untimed, monkeypatch, tmp_path):
     y = np.array([[3.0, 1.0], [12.0, 2.0], [48.0, 4.0]])  # 3 x^2 and x
     np.testing.assert_allclose(scaling.exponent([1, 2, 4], y), [2.0, 1.0])
-
-
-def test_all_figures_of_scaling_run(untimed, monkeypatch, tmp_path):
     monkeypatch.setattr(groups, "STACKOVERFLOW", tmp_path / "nothing")
     rows = list(scaling.along_history(1, lengths=(10, 20, 30), windows=2, certified=1, longest_eights=20))
     assert [row["x"] for row in rows if row.get("series") == scaling.ONE] == [10, 20, 30]
@@ -235,13 +220,9 @@ def test_the_figures_of_starting_add_up():
 
 def test_the_page_tells_what_meets_its_target_and_draws_what_grows(tmp_path):
     machine = {"group": "scaling", "processor": "Abacus", "cores": 2, "repeats": 3}
-    rows = [
-        {
-            **machine,
-            **groups.summarize(f"slow, {x} events", [y, y / 2], "<= 8", axis="a b", x=x, series="s", unit="ms"),
-        }
-        for x, y in ((10, 4.0), (100, 40.0))
-    ]
+    shown = {"axis": "a b", "series": "s", "unit": "ms"}
+    points = ((10, [4.0, 2.0]), (100, [40.0, 20.0]))
+    rows = [machine | groups.summarize(f"slow, {x} events", y, "<= 8", x=x, **shown) for x, y in points]
     (tmp_path / "rows.json").write_text(json.dumps([*rows, {**machine, **groups.summarize("exponent", [1.0])}]))
     benchmark_page.main(tmp_path / "rows.json", tmp_path / "speed.md", tmp_path / "figures")
     text = (tmp_path / "speed.md").read_text()

@@ -1,23 +1,20 @@
 """Causes of simulated events: by hand, the oracle and the true likelihood against slow loops, then whole rows."""
 
 import json
-import math
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch.nn.functional import pad
 
 from ehd_hf.data.synthetic import PROCESSES, HawkesProcess, delayed_hawkes
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation.statistics import mean_interval
 from ehd_hf.models.perplexity import future_log_prob, keep_gradient, log_perplexity
-from ehd_hf.models.window import Window
 from ehd_hf.solvers.base import get_solver
 from ehd_hf.solvers.prefix import RankedBy
 from helpers import from_lists, random_window
-from tasks import Run, causes
+from tasks import Run
 from tasks.causes import TrueLikelihood, cause_metrics, causes_of, evaluate_causes, oracle_scores
 from tasks.true_process import TrueProcess
 
@@ -67,9 +64,6 @@ def test_causes_equal_a_loop_over_simulated_events():
     assert found.any(1).any() and not found.any(1).all()
     chosen = np.array([5, 2, 9])
     np.testing.assert_array_equal(causes_of(windows.select(chosen), simulated.parents), found[chosen])
-
-
-# the oracle
 
 
 def slow_oracle(process, times, marks, split, history, future):
@@ -154,19 +148,6 @@ def test_gates_of_0_and_1_equal_deletion(name, conditioning):
         np.testing.assert_allclose(output.log_prob, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_padding_in_front_changes_nothing():
-    process = PROCESSES["incident"]()
-    window = random_window(2, L, K, process.num_marks, seed=6)
-    keep = torch.rand(2, L, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
-    nonsense = zip(window[:3], (9, 1, 0), strict=True)
-    padded = Window(*(pad(values, (3, 0), value=value) for values, value in nonsense), K)
-    wide = pad(keep, (3, 0), value=0.5)
-    for conditioning in ("paper", "survival"):
-        plain = future_log_prob(TrueLikelihood(process), window, keep, conditioning=conditioning)
-        other = future_log_prob(TrueLikelihood(process), padded, wide, conditioning=conditioning)
-        torch.testing.assert_close(other.log_prob, plain.log_prob)
-
-
 @pytest.mark.parametrize("conditioning", ["paper", "survival"])
 @pytest.mark.parametrize("name", PROCESSES)
 def test_slopes_in_the_gates_equal_finite_differences(name, conditioning):
@@ -248,13 +229,3 @@ def test_marks_in_another_order_and_windows_without_causes_are_refused(simulated
         next(evaluate_causes([], windows, simulated.parents, other, Run()))
     with pytest.raises(ValueError, match="a window with a cause; got none among 60"):
         next(evaluate_causes([], windows, np.full_like(simulated.parents, -1), process, Run()))
-
-
-def test_the_density_of_a_delay_is_that_of_scipy():
-    lag = torch.tensor([-1.0, 0.0, 0.3, 2.0, 50.0], dtype=torch.float64)
-    for shape, scale in ((1, 0.5), (2, 1.5), (6, 0.5)):
-        density, distribution = causes._erlang(lag, shape, scale)
-        delay = stats.gamma(shape, scale=scale)
-        np.testing.assert_allclose(density[1:], delay.pdf(lag[1:]), atol=1e-14)
-        np.testing.assert_allclose(distribution, delay.cdf(lag), atol=1e-14)
-        assert density[0] == 0 and math.isclose(float(distribution[-1]), 1.0)

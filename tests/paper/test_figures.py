@@ -16,16 +16,18 @@ def names_of(axis):
     return [label.get_text() for label in axis.get_ticklabels() if label.get_text()]
 
 
-def size_rows(sizes):
-    ends = {"size": 0.0, "size_low": -0.3, "size_high": 0.3}
-    return [
-        {"solver": name, "seconds_per_window": time / 1e3, **{key: size + end for key, end in ends.items()}}
-        for name, (size, time) in sizes.items()
-    ]
-
-
 def test_sizes_and_times_stand_side_by_side_with_recency_as_a_line(tmp_path):
-    figure = drawn(figures.size_time_plot(size_rows(SIZES), "toy"), tmp_path)
+    rows = [
+        {
+            "solver": name,
+            "seconds_per_window": time / 1e3,
+            "size": size,
+            "size_low": size - 0.3,
+            "size_high": size + 0.3,
+        }
+        for name, (size, time) in SIZES.items()
+    ]
+    figure = drawn(figures.size_time_plot(rows, "toy"), tmp_path)
     sizes, times = figure.axes
     order = sorted(SIZES, key=lambda name: -SIZES[name][0])
     assert names_of(sizes.yaxis) == order and figure.get_suptitle() == "toy"

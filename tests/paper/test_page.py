@@ -142,12 +142,8 @@ def test_case_studies_become_two_tables_with_a_column_per_setting():
 def test_a_page_holds_every_data_set_with_its_commands_and_figures():
     retweet = some_rows(data="retweet_seismic738_segments", pair="10-25")
     distiller = {"task": "distiller", "data": "stackoverflow", "split": "test_sampled", "pair": "15-40", "model": "m"}
-    rows = [
-        *some_rows(command="solve them"),
-        *retweet,
-        distiller | {"checkpoint": "c", "ds": 0.5, "num_windows": 5000},
-        study_row("15-40"),
-    ]
+    distiller |= {"checkpoint": "c", "ds": 0.5, "num_windows": 5000}
+    rows = [*some_rows(command="solve them"), *retweet, distiller, study_row("15-40")]
     page = results_page(rows, command="make it", figures={"stackoverflow": [("marks", "figures/marks.png")]})
     assert page.startswith("# Results\n\nMade by `make it`")
     assert page.count("\n## ") == 2 and "but not its sequences" in page

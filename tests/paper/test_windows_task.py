@@ -146,32 +146,6 @@ def test_a_distiller_that_distils_nothing_still_has_a_row(by_hand):
     json.dumps(row, allow_nan=False)
 
 
-def test_only_rows_that_are_not_cached_are_computed(by_hand, monkeypatch):
-    asked, kept = [], {}
-    solve = evaluation.solver_answers
-    monkeypatch.setattr(evaluation, "solver_answers", lambda *a, **k: (asked.append(a[0].name), solve(*a, **k))[1])
-
-    def cache(key):
-        assert key["num_windows"] == 3 and key["data"] == "toy"
-        return kept.get((key["task"], key.get("solver"), key.get("generator_seed")))
-
-    def run(*solvers, **options):
-        tasks = paper_tasks(*by_hand, cache=cache, stamp={"data": "toy"}, **options)
-        rows = list(tasks.rows(["emhd", "distiller"], solvers))
-        for row in rows:
-            kept[row["task"], row.get("solver"), row.get("generator_seed")] = row
-        return [(row["task"], row.get("solver")) for row in rows]
-
-    first = run("greedy_search")
-    assert first == [("emhd", "distiller"), ("emhd", "recency"), ("emhd", "greedy_search"), ("distiller", None)]
-    assert asked == ["recency", "greedy_search", "recency", "recency"]
-    asked.clear()
-    assert run("greedy_search", "leave_one_out")[3] == ("emhd", "leave_one_out") and asked == ["leave_one_out"]
-    asked.clear()
-    run("greedy_search", generator_seed=1)
-    assert asked == ["recency", "greedy_search"]
-
-
 def test_marks_of_the_same_names_are_renumbered_and_others_left():
     sequences = from_lists([[1.0, 2.0, 3.0]], [[0, 1, 2]], id2label={0: "a", 1: "b", 2: "c"})
     ours = renumber_marks(sequences, {0: "c", 1: "a", 2: "b"})

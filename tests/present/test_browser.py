@@ -29,10 +29,8 @@ def varied_report():
     """A report of twelve explanations that differ in size, mark, status and recency."""
     changes = {3: {"status": "explains_nothing", "dppl_empty": 0.2}, 5: {"intensity": None, "curve": None}}
     changes[4] = {"distill_mask": (False,) * 9 + (True,) * 2}
-    users = [
-        made(7 + number, 4, marks=MARKS if number % 2 else MARKS[:3], seq_id=f"user {number:02d}")
-        for number in range(12)
-    ]
+    marks = (MARKS[:3], MARKS)
+    users = [made(7 + number, 4, marks=marks[number % 2], seq_id=f"user {number:02d}") for number in range(12)]
     return report([replace(one, **changes.get(number, {})) for number, one in enumerate(users)], MARKS)
 
 

@@ -138,13 +138,10 @@ def test_a_point_process_stands_beside_trivial_ones_and_the_truth():
     assert "a, {{ 7 &#42; 7 }} &#96;b&#96;." in body  # a name is text, neither markup nor template
 
 
-def test_a_share_is_asked_for_in_words(model):
+def test_cards_say_a_share_in_words_and_bundled_ones_no_repository(model):
     ranking = RankingDistillerModel.from_mtpp(model.mtpp, history=7, future=4)
     _, body = parts(card_of(ranking, [DISTILLER]))
     assert "70% of what the whole history explains is lost" in body and "survival conditioning" in body
-
-
-def test_a_bundled_models_card_does_not_speak_of_a_repository(model):
     assert "trust_remote_code" in card_of(model, [DISTILLER])
     assert "trust_remote_code" not in card_of(model, [DISTILLER], name="incidents")
 

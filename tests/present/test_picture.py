@@ -19,13 +19,8 @@ def test_a_window_shows_its_events_by_mark_and_what_removing_does(tmp_path, mome
     assert past.get_title(loc="left") == f"history:\n7 events in {'7 h 30 min' if moments else '7.5 h'}"
     assert future.get_title(loc="left") == "future:\n4 events in 5 h"
     assert figure.get_suptitle() == "why" and below_past.get_ylabel() == "expected events\nper h"
-    assert legend_of(figure) == [
-        "distilled; larger: higher score",
-        "left in the history",
-        "what followed",
-        "expected from the whole history",
-        "without the distilled events",
-    ]
+    dots = ["distilled; larger: higher score", "left in the history", "what followed"]
+    assert legend_of(figure) == [*dots, "expected from the whole history", "without the distilled events"]
     left, distilled = (dots for dots in past.collections if len(dots.get_offsets()) and hasattr(dots, "get_sizes"))
     assert len(left.get_offsets()) == 5 and len(distilled.get_offsets()) == 2
     assert to_hex(distilled.get_facecolor()[0]) == THEMES[theme].distilled.lower()
@@ -110,9 +105,6 @@ def test_a_hundred_marks_share_a_last_lane(tmp_path):
 def test_any_names_and_sizes_can_be_drawn(tmp_path, marks, size):
     figure = drawn(made(*size, marks=marks, moments=True).plot(title="$\\frac <b> 🚀"), tmp_path)
     assert all(len(label.get_text()) <= 24 for label in figure.axes[0].get_yticklabels())
-
-
-def test_one_point_in_time_can_be_drawn(tmp_path):
     explanation = made(1, 1, moments=True, has_intensity=False)
     same = tuple(event._replace(time=explanation.history[0].time) for event in explanation.future)
     drawn(replace(explanation, future=same).plot(), tmp_path)
