@@ -50,6 +50,11 @@ def tiny_fullynn(num_marks=6, seed=0, scale=0.0, **config):
     return wild(model, scale, seed) if scale else model
 
 
+def watched(output):
+    """What people watch of a distiller's output."""
+    return {name: value for name, value in output.items() if name not in ("loss", "logits", "num_items")}
+
+
 class _Memoryless(MTPPModel):
     """A process whose rates are constant between events: state = the rates (C,), in events per `mean_interval`."""
 
@@ -211,7 +216,7 @@ class RegressionConfig(PreTrainedConfig):
 class RegressionOutput(ModelOutput):
     loss: torch.Tensor | None = None
     num_items: torch.Tensor | None = None
-    metrics: dict | None = None
+    mae: torch.Tensor | None = None
 
 
 class NoisyRegression(PreTrainedModel):
@@ -226,9 +231,9 @@ class NoisyRegression(PreTrainedModel):
         self.post_init()
 
     def forward(self, inputs, targets, weights):
-        errors = (self.linear(self.dropout(inputs))[:, 0] - targets) ** 2
-        loss = (weights * errors).sum() / weights.sum()
-        return RegressionOutput(loss=loss, num_items=weights.sum(), metrics={"rmse": loss.detach().sqrt()})
+        errors = self.linear(self.dropout(inputs))[:, 0] - targets
+        loss, mae = ((weights * each).sum() / weights.sum() for each in (errors**2, errors.detach().abs()))
+        return RegressionOutput(loss=loss, num_items=weights.sum(), mae=mae)
 
 
 class RegressionData(torch.utils.data.Dataset):

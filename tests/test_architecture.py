@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "models": set(),
     "data": DATA,
     "solvers": {"models"},
-    "training": {"files"},
+    "training": {"files", "data", "hub"},
     "explain": EXPLAIN,
     "evaluation": EXPLAIN | {"explain"},
     "present": EXPLAIN | {"explain", "evaluation"},

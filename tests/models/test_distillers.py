@@ -18,7 +18,7 @@ from ehd_hf.models.ehd import EHDDistillerConfig, EHDDistillerModel, sample_mask
 from ehd_hf.models.perplexity import dppl
 from ehd_hf.models.window import Window
 from ehd_hf.training.trainer import Trainer, TrainingArguments
-from helpers import TINY, AdditiveMTPP, PoissonMTPP, random_window, tiny_fullynn
+from helpers import TINY, AdditiveMTPP, PoissonMTPP, random_window, tiny_fullynn, watched
 
 B, S, L, K, C = 3, 5, 7, 4, 6
 LABELS = {mark: f"mark {mark}" for mark in range(C)}
@@ -154,9 +154,9 @@ def test_losses_of_an_additive_process_by_hand(conditioning):
     for distilled, left, other in (((0, 1), first_left, second_left), ((1, 0), second_left, first_left)):
         output = FixedLogits(mtpp, sure(distilled), conditioning=conditioning).eval()(**window)
         assert output.constraint_loss.item() == pytest.approx(max(full - left + math.log(2), 0), abs=1e-9)
-        assert output.metrics["dppl_left"].item() == pytest.approx(full - left, abs=1e-9)
-        assert output.metrics["dppl_distilled"].item() == pytest.approx(full - other, abs=1e-9)
-        assert output.metrics["ds"].item() == pytest.approx(left - other, abs=1e-9)
+        assert output["dppl_left"].item() == pytest.approx(full - left, abs=1e-9)
+        assert output["dppl_distilled"].item() == pytest.approx(full - other, abs=1e-9)
+        assert output["ds"].item() == pytest.approx(left - other, abs=1e-9)
 
 
 def test_padding_does_not_count_in_the_losses():
@@ -166,7 +166,7 @@ def test_padding_does_not_count_in_the_losses():
     output = model(times, marks, mask, 3)  # both rows distil the padding too
     assert output.size_loss.item() == pytest.approx((1 / 3 + 2 / 3) / 2)
     output = model.eval()(times, marks, mask, 3)
-    assert output.metrics["size"].item() == 1.5 and output.metrics["dppl_left"].item() == pytest.approx(-0.5)
+    assert output["size"].item() == 1.5 and output["dppl_left"].item() == pytest.approx(-0.5)
 
 
 def test_the_rebuilder_decides_which_gradients_the_masks_get():
@@ -182,7 +182,8 @@ def test_the_rebuilder_decides_which_gradients_the_masks_get():
 
 def metrics_of(*distilled):
     model = FixedLogits(PoissonMTPP(POISSON), sure(*distilled)).eval()
-    return {name: value.item() for name, value in model(**BY_HAND).metrics.items()}
+    output = watched(model(**BY_HAND))
+    return {name: value.item() for name, value in output.items() if not name.endswith("_loss")}
 
 
 def test_metrics_by_hand():
@@ -215,7 +216,7 @@ def test_evaluation_takes_the_argmax():
     drop = dppl(model.mtpp, window, (~chosen).float())
     assert output.constraint_loss.item() == pytest.approx((drop - math.log(0.5)).clamp(min=0).mean().item(), abs=1e-6)
     assert output.size_loss.item() == pytest.approx(chosen.float().mean().item())
-    assert output.metrics["dppl_left"].item() == pytest.approx(drop.mean().item(), abs=1e-6)
+    assert output["dppl_left"].item() == pytest.approx(drop.mean().item(), abs=1e-6)
 
 
 def test_the_answer_and_the_training_metrics_agree_on_the_closest_calls():
@@ -224,7 +225,7 @@ def test_the_answer_and_the_training_metrics_agree_on_the_closest_calls():
     model = FixedLogits(PoissonMTPP(POISSON), logits).eval()
     model.fixed.data = logits
     distill_mask, _ = model.distill(Window(**BY_HAND))
-    assert distill_mask.sum(-1).float().mean() == model(**BY_HAND).metrics["size"]
+    assert distill_mask.sum(-1).float().mean() == model(**BY_HAND).size
 
 
 def test_positions_count_from_the_split():
@@ -246,9 +247,10 @@ def attended_slowly(query, key, value, allowed):
     return sum(weight * one for weight, one in zip(weights, value, strict=True)) / sum(weights)
 
 
-@pytest.mark.parametrize("length", [127, 128, 129, 200])  # written out up to 128, torch's own function beyond
+@pytest.mark.parametrize("how", ["eager", "sdpa"])
+@pytest.mark.parametrize("length", [127, 128, 129, 200])  # written out up to 128, as `how` says beyond
 @pytest.mark.parametrize("masked", ["nothing", "the end", "here and there"])
-def test_attention_to_long_memories_is_that_to_short_ones(length, masked):
+def test_attention_to_long_memories_is_that_to_short_ones(length, masked, how):
     torch.manual_seed(0)
     query, key, value = (torch.randn(3, 2, number, 5, dtype=torch.float64) for number in (4, length, length))
     allowed = torch.ones(3, 1, 1, length, dtype=torch.bool)
@@ -257,7 +259,9 @@ def test_attention_to_long_memories_is_that_to_short_ones(length, masked):
             allowed[row, ..., length - 10 * row - 3 :] = False
     elif masked == "here and there":
         allowed = torch.rand(allowed.shape) < 0.6
-    found = window_encoder._attend(query, key, value, None if masked == "nothing" else allowed)
+    config = EHDDistillerConfig(hidden_size=10, attention_size=10, num_heads=2, attn_implementation=how)
+    attention = window_encoder.Attention(config)
+    found = attention.attend(query, key, value, None if masked == "nothing" else allowed).transpose(1, 2)
     assert found.shape == (3, 2, 4, 5) and found.dtype == torch.float64
     for row, head, position in itertools.product(range(3), range(2), range(4)):
         parts = (query[row, head, position], key[row, head], value[row, head], allowed[row, 0, 0])
@@ -382,5 +386,5 @@ def test_one_loss_alone_empties_or_fills_what_is_left(trained_mtpp, tmp_path, re
     weights = {"alpha": 0, "epsilon": 1e-6} if loss == "constraint" else {"constraint_weight": 0}
     model = small_distiller(mtpp, history=20, future=5, rebuilder=rebuilder, **weights)
     Trainer(model, arguments(tmp_path / "run", 150, batch_size=64), windows["train"]).train()
-    left_share = model.eval()(**windows["validation"].__getitems__(range(500))).metrics["left_share"].item()
+    left_share = model.eval()(**windows["validation"].__getitems__(range(500))).left_share.item()
     assert left_share < 0.01 if loss == "constraint" else left_share > 0.99

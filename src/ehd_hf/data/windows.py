@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -188,6 +189,76 @@ class CropStore(EventStore):
         loss_mask = mask.clone()
         loss_mask[:, 0] = torch.from_numpy((spans.offset > 0) | ~np.isnan(self.sequences.starts[spans.sequence]))
         return {"times": times.float(), "marks": marks, "mask": mask, "loss_mask": loss_mask}
+
+
+class DatasetWindows(Dataset[dict[str, Tensor]]):
+    """Windows that `datasets` hosts, a split of `load_dataset(folder, "15-40")`: the batches of a `WindowStore`."""
+
+    collate = staticmethod(EventStore.collate)
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = _window_columns(rows).with_format("numpy")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitems__(self, indices: Rows) -> dict[str, Tensor]:
+        return _window_batch(self.rows[np.asarray(indices).tolist()])
+
+
+class StreamedWindows:
+    """The same of a split that is streamed: shuffled within a buffer, read again from its beginning when resuming."""
+
+    buffer_size = 10_000  # windows
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = _window_columns(rows).with_format("numpy")
+
+    def batches(self, batch_size: int) -> Iterator[dict[str, Tensor]]:
+        """All windows once, in their order."""
+        return map(_window_batch, self.rows.iter(batch_size))
+
+    def step_batches(self, batch_size: int, seed: int, steps: range) -> Iterator[dict[str, Tensor]]:
+        """The batch of each step, a pure function of (seed, step); what is left over at the end of an epoch is not
+        used, unless it is all there is."""
+        step = 0
+        for epoch in count():
+            shuffled = self.rows.shuffle(seed=seed * 1_000_003 + epoch, buffer_size=self.buffer_size)
+            first = step
+            for rows in shuffled.iter(batch_size):
+                if len(rows["future_marks"]) < batch_size and step > first:
+                    break
+                if step in steps:
+                    yield _window_batch(rows)
+                step += 1
+                if step >= steps.stop:
+                    return
+            if step == first:
+                raise ValueError("there must be windows to train on; the stream is empty. Check its split.")
+
+
+_WINDOW_COLUMNS = ("history_times", "history_marks", "future_times", "future_marks")
+
+
+def _window_columns(rows: Any) -> Any:
+    names = rows.column_names or []
+    if not set(_WINDOW_COLUMNS) <= set(names):
+        raise ValueError(
+            f"windows have the columns {', '.join(_WINDOW_COLUMNS)}; got {', '.join(names) or 'none'}. Load them by "
+            'pair, such as load_dataset(folder, "15-40").'
+        )
+    return rows.select_columns(list(_WINDOW_COLUMNS))
+
+
+def _window_batch(rows: Mapping[str, Any]) -> dict[str, Tensor]:
+    times, marks = (
+        np.concatenate([rows[f"{part}_{key}"] for part in ("history", "future")], 1) for key in ("times", "marks")
+    )
+    return {
+        "times": torch.from_numpy(times).float(),
+        "marks": torch.from_numpy(marks),
+        "mask": torch.ones(marks.shape, dtype=torch.bool),
+    }
 
 
 def make_windows(sequences: EventSequences, *, future: int, history: int) -> WindowStore:

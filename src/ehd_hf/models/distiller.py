@@ -38,6 +38,7 @@ class DistillerConfig(StrictConfig):
         max_length: longest window accepted, in events.
     """
 
+    attribute_map = {"max_position_embeddings": "max_length"}
     sub_configs_defaults = {"mtpp_config": SubConfigSpec(AutoConfig, model_type="fullynn")}
 
     mtpp_config: Any = None  # a dict or a config; always a config once constructed
@@ -70,15 +71,23 @@ class DistillerConfig(StrictConfig):
 
 @dataclass
 class DistillerOutput(ModelOutput):
-    """`loss` (with its two parts where it has them, eq. 14), `logits` (B, L, 2) of keeping and distilling, and metrics
-    of the distiller's answer (when not training); loss and metrics are means over `num_items` windows."""
+    """`loss` (with its two parts where it has them, eq. 14), `logits` (B, L, 2) of keeping and distilling, and what
+    people watch of the distiller's answers (when not training); all but the logits are means over `num_items` windows.
+    """
 
     loss: Tensor | None = None
+    logits: Tensor | None = None
+    num_items: Tensor | None = None
     size_loss: Tensor | None = None
     constraint_loss: Tensor | None = None
-    logits: Tensor | None = None
-    metrics: dict[str, Tensor] | None = None
-    num_items: Tensor | None = None
+    size: Tensor | None = None  # of the set
+    size_or_all: Tensor | None = None  # where a set that misses the target counts as the whole history
+    left_share: Tensor | None = None  # of the history
+    dppl_left: Tensor | None = None
+    dppl_distilled: Tensor | None = None
+    ds: Tensor | None = None
+    constraint_met: Tensor | None = None  # share of windows
+    recency_overlap: Tensor | None = None  # of the set, how much is among the last events
 
 
 class DistillerModel(HubModel):
@@ -91,6 +100,9 @@ class DistillerModel(HubModel):
     config_class: Any = DistillerConfig
     base_model_prefix = "distiller"
     main_input_name = "times"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _no_split_modules = ["Layer"]
 
     mtpp: MTPPModel
 
@@ -124,7 +136,9 @@ class DistillerModel(HubModel):
         if not mtpp.has_gates:
             kind = type(mtpp).__name__
             raise ValueError(f"a distiller learns from gates; {kind} has none. Explain it by EHDDistiller.from_mtpp.")
-        model = cls(cls.config_class(mtpp_config=copy.deepcopy(mtpp.config), **config))
+        own = copy.deepcopy(mtpp.config)
+        own._name_or_path = ""  # where it lies here is nobody's business where the distiller goes
+        model = cls(cls.config_class(mtpp_config=own, **config))
         model.mtpp.load_state_dict(mtpp.state_dict())
         return model
 
@@ -167,7 +181,7 @@ class DistillerModel(HubModel):
         values = {
             "left_share": 1 - size / number.clamp(min=1),
             "size": size.to(dtype),
-            "size_or_all": torch.where(met, size, number).to(dtype),  # a failed answer counts as L
+            "size_or_all": torch.where(met, size, number).to(dtype),
             "dppl_left": dppl_left,
             "dppl_distilled": dppl_distilled,
             "ds": dppl_distilled - dppl_left,

@@ -87,8 +87,8 @@ class EHDDistillerModel(DistillerModel):
             size_loss=size_loss,
             constraint_loss=constraint_loss,
             logits=logits,
-            metrics=None if self.training else self.metrics(window, samples[0] > 0.5),
             num_items=torch.tensor(len(times), device=times.device),
+            **({} if self.training else self.metrics(window, samples[0] > 0.5)),
         )
 
 

@@ -49,7 +49,6 @@ class LogNormMixModel(GatedLSTMModel):
     """Log-normal mixture on the MTPP contract: likelihood and survival in closed form, nothing integrated."""
 
     config_class = LogNormMixConfig
-    _keep_in_fp32_modules_strict = {"time_scales", "mean_interval", "log_mean", "log_std"}
     log_mean: Tensor
     log_std: Tensor
 

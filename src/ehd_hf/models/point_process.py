@@ -8,7 +8,9 @@ conditioning, intensities on a clock, sampling and prediction are derived here, 
 Shapes: B batch, T events, Q query points, C marks, D width of a history state.
 """
 
+from contextvars import ContextVar
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,18 +21,21 @@ from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-# What transformers passes through a config's constructor beyond its declared fields. Listed by hand: the library pops
-# these keys one by one inside its methods and keeps no list that could be asked for.
-_LIBRARY_KEYS = set(
-    "_attn_implementation_internal _commit_hash _experts_implementation_internal _name_or_path attn_implementation "
-    "auto_map custom_pipelines experts_implementation model_type name_or_path output_attentions per_layer_config "
-    "tie_last_hidden_states torch_dtype".split()
-)
+# Set while a config is read from a file: that of a later transformers may hold keys which this one does not know.
+_from_file = ContextVar("_from_file", default=False)
 
 
 @strict
 class StrictConfig(PreTrainedConfig):
     """A config in which a misspelt key, the config of another model and a whole number below 1 are errors."""
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        token = _from_file.set(True)
+        try:
+            return super().from_dict(config_dict, **kwargs)
+        finally:
+            _from_file.reset(token)
 
     def __post_init__(self, **kwargs: Any) -> None:
         if (model_type := kwargs.get("model_type", self.model_type)) != self.model_type:
@@ -39,7 +44,13 @@ class StrictConfig(PreTrainedConfig):
                 "AutoModel; a distiller of a trained MTPP is made by from_mtpp."
             )
         declared = {*self.__dataclass_fields__} - {*PreTrainedConfig.__dataclass_fields__}
-        if unknown := sorted(set(kwargs) - _LIBRARY_KEYS):
+        super().__post_init__(**kwargs)
+        # transformers takes the keys it knows, and makes attributes of all others.
+        plain = PreTrainedConfig()
+        unknown = sorted(key for key in kwargs if key in vars(self) and not hasattr(plain, key))
+        if _from_file.get():
+            unknown = [key for key in unknown if get_close_matches(key, declared, cutoff=0.8)]
+        if unknown:
             raise ValueError(
                 f"{type(self).__name__} knows the keys {', '.join([*sorted(declared), 'id2label'])}; got unknown "
                 f"{', '.join(unknown)}. Check the spelling."
@@ -47,7 +58,6 @@ class StrictConfig(PreTrainedConfig):
         for name in declared:
             if self.__dataclass_fields__[name].type is int and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        super().__post_init__(**kwargs)
 
 
 @strict
@@ -61,6 +71,7 @@ class MTPPConfig(StrictConfig):
     """
 
     base_config_key = "mtpp_config"
+    attribute_map = {"vocab_size": "num_marks"}
 
     num_marks: int = 1
     time_unit: str | None = None
@@ -105,11 +116,19 @@ def bundled_folder(name: Any) -> Any:
     return str(folder) if is_bundled else name
 
 
+_HALF = {"bfloat16", "float16", "half"}
+
+
 class HubModel(PreTrainedModel):
     """A model that opens from safetensors alone: a folder, a bundled name or a Hub id."""
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        if (dtype := str(kwargs.get("dtype", kwargs.get("torch_dtype"))).removeprefix("torch.")) in _HALF:
+            raise ValueError(
+                f"dtype must be float32 or float64; got {dtype}, whose three digits would drown the differences of "
+                "log-likelihoods that an explanation is made of."
+            )
         # transformers would fall back to a pickle, which may hold anything.
         options = {"use_safetensors": True, **kwargs}
         return super().from_pretrained(bundled_folder(pretrained_model_name_or_path), *args, **options)
@@ -125,8 +144,6 @@ class MTPPModel(HubModel):
     config_class: Any = MTPPConfig
     base_model_prefix = "mtpp"
     main_input_name = "times"
-    # Statistics of time scales lose their meaning in half precision.
-    _keep_in_fp32_modules_strict = {"time_scales", "mean_interval"}
 
     mean_interval: Tensor  # a buffer every backbone registers: the yardstick of time
     has_gates: ClassVar[bool] = True  # whether `keep` may lie between 0 and 1, and has slopes there

@@ -72,14 +72,13 @@ class RankingDistillerModel(DistillerModel):
     def __init__(self, config: RankingDistillerConfig) -> None:
         super().__init__(config)
         width = config.hidden_size
-        shape = (width, config.attention_size, config.num_heads, config.feed_forward_size)
         self.window_encoder = WindowEncoder(config)
         self.slope_input = _feature_network(2 * len(config.gate_levels), width)
         self.slope_weight = nn.Linear(2 * len(config.gate_levels), 1, bias=False)
         self.score_head = nn.Linear(width, 1)
         if config.prefix_shares:
             self.second_input = _feature_network(2 * len(config.prefix_shares) + 2, width)
-            self.second_layer = Layer(*shape, cross=False)
+            self.second_layer = Layer(config, cross=False)
             self.second_norm = nn.LayerNorm(width)
             self.second_weight = nn.Linear(2 * len(config.prefix_shares), 1, bias=False)
             self.second_head = nn.Linear(width, 1)
@@ -144,7 +143,7 @@ class RankingDistillerModel(DistillerModel):
             number = torch.tensor(len(times), device=times.device)
             return DistillerOutput(loss=self._expected_drop(window, passes), logits=logits, num_items=number)
         metrics, number = self._prefix_metrics(window, passes[-1])
-        return DistillerOutput(loss=metrics["mean_drop"], logits=logits, metrics=metrics, num_items=number)
+        return DistillerOutput(logits=logits, num_items=number, **metrics)
 
     def _drops(self, window: Window, kept: Tensor) -> Tensor:
         """dppl (eq. 4) of what `kept` (P, B, L) keeps: (P, B)."""
@@ -179,8 +178,8 @@ class RankingDistillerModel(DistillerModel):
     @torch.no_grad()
     def _prefix_metrics(self, window: Window, scores: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Means over the windows whose history explains something, and how many they are: `size` of the smallest
-        prefix that meets the config's target (L where none does), the share of windows where one does, and dppl_left
-        over all prefixes relative to the empty history's."""
+        prefix that meets the config's target (L where none does), the share of windows where one does, and as loss
+        dppl_left over all prefixes relative to the empty history's."""
         number = window.history.sum(1)
         curve, met, smallest = self._certify(window, places_of(scores, window.history))
         sizes = torch.arange(len(curve), device=curve.device)[:, None]
@@ -188,7 +187,7 @@ class RankingDistillerModel(DistillerModel):
         relative = mean / curve[-1].abs().clamp(min=_SMALLEST_SCALE)
         explains = curve[-1] < 0
         count = explains.sum()
-        values = {"size": smallest.to(curve.dtype), "target_met": met.to(curve.dtype), "mean_drop": relative}
+        values = {"size": smallest.to(curve.dtype), "constraint_met": met.to(curve.dtype), "loss": relative}
         return {name: value[explains].sum() / count.clamp(min=1) for name, value in values.items()}, count
 
     def _certify(self, window: Window, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:

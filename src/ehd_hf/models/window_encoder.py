@@ -7,6 +7,8 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .distiller import DistillerConfig
 from .window import Window
@@ -32,6 +34,12 @@ class WindowEncoderConfig(DistillerConfig):
     num_encoder_layers: int = 2
     num_decoder_layers: int = 2
 
+    attribute_map = DistillerConfig.attribute_map | {
+        "num_attention_heads": "num_heads",
+        "intermediate_size": "feed_forward_size",
+        "num_hidden_layers": "num_decoder_layers",
+    }
+
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
         if self.hidden_size % 2:
@@ -44,9 +52,10 @@ class WindowEncoderConfig(DistillerConfig):
 class Attention(nn.Module):
     """Multi-head attention whose query, key and value width may differ from the model's."""
 
-    def __init__(self, width: int, attention_width: int, num_heads: int) -> None:
+    def __init__(self, config: WindowEncoderConfig) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        width, attention_width = config.hidden_size, config.attention_size
+        self.config, self.num_heads = config, config.num_heads
         self.query = nn.Linear(width, attention_width)
         self.key_value = nn.Linear(width, 2 * attention_width)
         self.output = nn.Linear(attention_width, width)
@@ -57,16 +66,21 @@ class Attention(nn.Module):
         query = F.linear(inputs, self.query.weight * scale, self.query.bias * scale)
         query = query.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         key, value = self.key_value(memory).unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        attended = _attend(query, key, value, None if memory_mask is None else memory_mask[:, None, None, :])
-        return self.output(attended.transpose(1, 2).flatten(2))
+        allowed = None if memory_mask is None else memory_mask[:, None, None, :]
+        return self.output(self.attend(query, key, value, allowed).flatten(2))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
+        """Scaled heads (B, H, N, D) attend to (B, H, M, D) where `allowed` (B, 1, 1, M) is True: (B, N, H, D)."""
+        how = self.config._attn_implementation
+        # For short memories and narrow heads, two plain products take less time on a CPU than sdpa's tiled kernel.
+        if how == "eager" or (key.shape[2] <= _LONGEST_PLAIN_MEMORY and key.device.type == "cpu"):
+            return _plain_attention(query, key, value, allowed)
+        attend = ALL_ATTENTION_FUNCTIONS[how]
+        return attend(self, query, key, value, allowed, dropout=0.0, scaling=1.0, is_causal=False)[0]
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
-    """Attention of scaled heads (B, H, N, D) to (B, H, M, D), where `allowed` (B, 1, 1, M) is True: (B, H, N, D)."""
-    if key.shape[2] > _LONGEST_PLAIN_MEMORY or query.device.type != "cpu":
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=1.0)
-    # For short memories and narrow heads, two plain products take less time on a CPU than the tiled kernel. A softmax
-    # is fast over whole vectors only, so the memory is filled up to one.
+def _plain_attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
+    # A softmax is fast over whole vectors only, so the memory is filled up to one.
     missing = -key.shape[2] % 8
     if missing:
         key, value = (F.pad(each, (0, 0, 0, missing)) for each in (key, value))
@@ -77,17 +91,18 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -
     if missing:
         scores[..., -missing:] = lowest
     # The product with the narrow side first: a third of the time of the other order.
-    return (value.transpose(2, 3) @ scores.softmax(-1).transpose(2, 3)).transpose(2, 3)
+    return (value.transpose(2, 3) @ scores.softmax(-1).transpose(2, 3)).permute(0, 3, 1, 2)
 
 
-class Layer(nn.Module):
+class Layer(GradientCheckpointingLayer):
     """Self-attention, cross-attention if there is a context, feed-forward; each normalised first."""
 
-    def __init__(self, width: int, attention_width: int, num_heads: int, inner_width: int, cross: bool) -> None:
+    def __init__(self, config: WindowEncoderConfig, cross: bool) -> None:
         super().__init__()
-        self.self_norm, self.self_attention = nn.LayerNorm(width), Attention(width, attention_width, num_heads)
+        width, inner_width = config.hidden_size, config.feed_forward_size
+        self.self_norm, self.self_attention = nn.LayerNorm(width), Attention(config)
         if cross:
-            self.cross_norm, self.cross_attention = nn.LayerNorm(width), Attention(width, attention_width, num_heads)
+            self.cross_norm, self.cross_attention = nn.LayerNorm(width), Attention(config)
         self.feed_norm = nn.LayerNorm(width)
         self.feed_forward = nn.Sequential(nn.Linear(width, inner_width), nn.GELU(), nn.Linear(inner_width, width))
 
@@ -114,9 +129,8 @@ class WindowEncoder(nn.Module):
         self.mark_input = nn.Embedding(config.mtpp_config.num_marks, config.input_size)
         self.time_input = nn.Linear(2 * len(_SCALE_FACTORS), config.input_size)
         self.input = nn.Linear(config.input_size, width)
-        shape = (width, config.attention_size, config.num_heads, config.feed_forward_size)
-        self.encoder_layers = nn.ModuleList(Layer(*shape, cross=False) for _ in range(config.num_encoder_layers))
-        self.decoder_layers = nn.ModuleList(Layer(*shape, cross=True) for _ in range(config.num_decoder_layers))
+        self.encoder_layers = nn.ModuleList(Layer(config, cross=False) for _ in range(config.num_encoder_layers))
+        self.decoder_layers = nn.ModuleList(Layer(config, cross=True) for _ in range(config.num_decoder_layers))
         self.future_norm, self.history_norm = nn.LayerNorm(width), nn.LayerNorm(width)
 
     def forward(self, window: Window, mean_interval: Tensor, history_features: Tensor | None = None) -> Tensor:

@@ -2,8 +2,8 @@
 """One accelerate loop for every stage: it trains whatever returns `outputs.loss`, and knows no model.
 
 A model may also return `num_items` (what its loss is a mean over; batches and processes are then weighted by it) and
-`metrics` (a dict of scalars to log). Everything random in step s is a pure function of (seed, s, process), so a run
-that is interrupted or killed at any time and then resumed ends with the very same weights.
+other scalars, which are logged. Everything random in step s is a pure function of (seed, s, process), so a run that is
+interrupted or killed at any time and then resumed ends with the very same weights.
 
 A run's folder: `config.json` + `model.safetensors` (the best model, written when training ends), `log.jsonl` (one row
 per evaluation), `training.json` (arguments and outcome), `checkpoints/step-*` (to resume), `best/` (best so far).
@@ -14,23 +14,26 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from math import cos, inf, isfinite, pi
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate import Accelerator, DataLoaderConfiguration
+from accelerate.utils import gather_object, send_to_device
 from huggingface_hub.dataclasses import strict, validated_field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import BatchSampler, DataLoader, Sampler, default_collate
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from .. import __version__, files
+from ..data.windows import DatasetWindows, StreamedWindows
 
 # Arguments that change how a run looks or how fast it is, not what it computes: they may differ when resuming.
 _FREE_TO_CHANGE = {"out", "num_threads", "progress", "save_every"}
@@ -62,7 +65,8 @@ class TrainingArguments:
         patience: stop after this many evaluations without improvement; 0 never stops early.
         save_every: steps between checkpoints to resume from.
         seed: of the data order and of everything a model draws.
-        num_threads: CPU threads of this process; 0 shares all cores among the processes of this machine.
+        num_threads: CPU threads of this process; 0 takes OMP_NUM_THREADS, which `accelerate launch` sets to 1, or
+            shares all cores among the processes of this machine.
     """
 
     out: str
@@ -100,24 +104,25 @@ class TrainingArguments:
 
 
 class StepBatches(Sampler[Tensor]):
-    """This process's share of each step's batch: shuffled epochs, as a pure function of (seed, step)."""
+    """The batch of each step, over all processes: shuffled epochs, as a pure function of (seed, step)."""
 
-    def __init__(self, size: int, batch_size: int, seed: int, steps: range, rank: int = 0, world: int = 1) -> None:
-        self.size, self.batch_size, self.seed, self.steps = size, batch_size, seed, steps
-        self.rank, self.world = rank, world
+    drop_last = False  # what accelerate asks of a sampler of batches
+
+    def __init__(self, size: int, batch_size: int, seed: int, steps: range) -> None:
+        self.size, self.batch_size, self.seed, self.steps = size, min(batch_size, size), seed, steps
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def __iter__(self) -> Iterator[Tensor]:
-        per_epoch = max(1, self.size // self.batch_size)
+        per_epoch = self.size // self.batch_size
         shuffled, order = -1, torch.empty(0, dtype=torch.long)
         for step in self.steps:
             epoch, batch = divmod(step, per_epoch)
             if epoch != shuffled:
                 generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
                 shuffled, order = epoch, torch.randperm(self.size, generator=generator)
-            yield order[batch * self.batch_size : (batch + 1) * self.batch_size][self.rank :: self.world]
+            yield order[batch * self.batch_size : (batch + 1) * self.batch_size]
 
 
 @dataclass
@@ -131,12 +136,22 @@ class Progress:
     train_loss: float | None = None  # running mean
 
 
+def _items(data: Any) -> Any:
+    """Windows of `datasets` as a model takes them; anything else as it is."""
+    from datasets import Dataset, IterableDataset
+
+    if isinstance(data, IterableDataset):
+        return StreamedWindows(data)
+    return DatasetWindows(data) if isinstance(data, Dataset) else data
+
+
 class Trainer:
     """Train a model, evaluating as it goes, and keep the best.
 
     Args:
         model: returns `outputs.loss` when called with a batch's items as keywords.
-        train_dataset: map-style; `__getitems__(indices)` may return a whole batch at once (see `WindowStore`).
+        train_dataset: windows of `datasets`, such as `load_dataset(folder, "15-40")["train"]`, whole or streamed; or a
+            map-style data set, whose `__getitems__(indices)` may return a whole batch at once (see `WindowStore`).
         eval_dataset: the same, for the metric; without it the training loss is the metric.
     """
 
@@ -144,23 +159,32 @@ class Trainer:
         self,
         model: PreTrainedModel,
         args: TrainingArguments,
-        train_dataset: Dataset[Any],
-        eval_dataset: Dataset[Any] | None = None,
+        train_dataset: Any,
+        eval_dataset: Any = None,
     ) -> None:
-        if not len(train_dataset):  # type: ignore[arg-type]
+        self.model, self.args = model, args
+        self.train_dataset, self.eval_dataset = _items(train_dataset), _items(eval_dataset)
+        if hasattr(train_dataset, "__len__") and not len(train_dataset):
             raise ValueError(f"there must be data to train on; got an empty {type(train_dataset).__name__}.")
-        self.model, self.args, self.train_dataset, self.eval_dataset = model, args, train_dataset, eval_dataset
         self.out = Path(args.out)
         self.progress = Progress()
         # Without cpu=True accelerate takes no notice of torchrun where there is no GPU: every process would be alone.
-        self.accelerator = Accelerator(cpu=not torch.accelerator.is_available())
+        self.accelerator = Accelerator(
+            cpu=not torch.accelerator.is_available(),
+            # Processes share each step's batch: any number of them takes the same steps.
+            dataloader_config=DataLoaderConfiguration(split_batches=True, even_batches=False),
+        )
         if self.accelerator.device.type == "cpu":
             if self.accelerator.mixed_precision != "no":
                 raise ValueError(
                     f"On a CPU train in float32; got mixed precision {self.accelerator.mixed_precision!r}, which is "
                     "slower there or fails. Launch with --mixed_precision no."
                 )
-            self._use_all_cores()
+            self._set_threads()
+        for name in ("batch_size", "eval_batch_size"):
+            if getattr(args, name) % self.accelerator.num_processes:
+                number = self.accelerator.num_processes
+                raise ValueError(f"{number} processes share {name}: it must be a multiple; got {getattr(args, name)}.")
 
     def train(self, *, resume: bool = False) -> dict[str, float]:
         """Run to the end (or on from the last checkpoint, if `resume`); returns the best model's metrics."""
@@ -175,27 +199,25 @@ class Trainer:
     def _run(self, resume: bool) -> None:
         """Train; write the best model and `training.json`."""
         args, accelerator = self.args, self.accelerator
-        optimizer = torch.optim.AdamW(
-            [parameter for parameter in self.model.parameters() if parameter.requires_grad],
-            lr=args.learning_rate,
-            weight_decay=args.weight_decay,
-        )
-        checkpoint = self._open_run(resume)
-        model, optimizer = accelerator.prepare(self.model, optimizer)
-        if checkpoint is not None:
+        learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        groups = [{"params": learning, "initial_lr": args.learning_rate}]
+        optimizer: Any = torch.optim.AdamW(groups, lr=args.learning_rate, weight_decay=args.weight_decay)
+        if (checkpoint := self._open_run(resume)) is not None:
             self._load_checkpoint(checkpoint, optimizer)
-        else:
-            self._save_checkpoint(optimizer)  # from here on a run can be resumed
         progress = self.progress
-        model.train()
         steps = range(progress.step, args.steps)
+        schedule: Any = LambdaLR(
+            optimizer, lambda step: args.learning_rate_at(step) / args.learning_rate, last_epoch=steps.start - 1
+        )
+        model, optimizer, schedule = accelerator.prepare(self.model, optimizer, schedule)
+        if checkpoint is None:
+            self._save_checkpoint(optimizer)  # from here on a run can be resumed
+        model.train()
         shown = args.progress and accelerator.is_main_process
         bar = tqdm(total=args.steps, initial=progress.step, disable=not shown, desc="training", dynamic_ncols=True)
-        for step, batch in zip(steps, self._batches(self.train_dataset, self._indices(steps)), strict=True):
+        for step, batch in zip(steps, self._batches(self.train_dataset, steps), strict=True):
             # One line makes every draw of this step repeatable, whatever was drawn before.
             torch.manual_seed((args.seed * 1_000_003 + step) * 1_009 + accelerator.process_index)
-            for group in optimizer.param_groups:
-                group["lr"] = args.learning_rate_at(step)
             outputs = model(**batch)
             loss = outputs.loss * self._share(outputs)
             # The loss of the global batch: the same number in every process, so that all decide alike.
@@ -204,13 +226,15 @@ class Trainer:
             if isfinite(value):
                 accelerator.backward(loss)
                 norm = accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)
-            if not isfinite(norm):
+            # In half precision the scaler skips such a step and tries a smaller scale at the next.
+            if not isfinite(value) or not (isfinite(norm) or accelerator.scaler):
                 what = f"loss became {value}" if not isfinite(value) else f"gradient became {float(norm)}"
                 raise ValueError(
                     f"The {what} at step {step}{self._culprits(step)}. Lower the learning rate ({args.learning_rate}) "
                     "or look for extreme intervals in the data; the last checkpoint is intact."
                 )
             optimizer.step()
+            schedule.step()
             optimizer.zero_grad()
             progress.step = step + 1
             before = progress.train_loss
@@ -245,33 +269,56 @@ class Trainer:
         self.model.eval()
         return summary["best"]
 
-    def _indices(self, steps: range) -> StepBatches:
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        return StepBatches(len(self.train_dataset), self.args.batch_size, self.args.seed, steps, rank, world)  # type: ignore[arg-type]
+    def push_to_hub(self, repo_id: str, **options: Any) -> Any:
+        """Push the trained model; `options` as in `hub.push.push_folder`. Call it in every process."""
+        from ..hub.push import push_folder
 
-    def _batches(self, dataset: Any, indices: Any) -> Iterator[dict[str, Tensor]]:
-        """Batches on the device; stores that return whole batches from `__getitems__` need no collating."""
-        collate = getattr(dataset, "collate", default_collate)
-        # With a generator of its own the loader leaves torch's alone.
-        loader = DataLoader(dataset, batch_sampler=indices, collate_fn=collate, generator=torch.Generator())
-        for batch in loader:
-            yield {name: value.to(self.accelerator.device) for name, value in batch.items()}
+        return push_folder(self.out, repo_id, **options) if self.accelerator.is_main_process else None
+
+    def _batches(self, data: Any, steps: range | None = None) -> Any:
+        """This process's share of the batch of each step, or of all items once, on the device."""
+        args, accelerator = self.args, self.accelerator
+        if isinstance(data, StreamedWindows):
+            whole = (
+                data.batches(args.eval_batch_size)
+                if steps is None
+                else data.step_batches(args.batch_size, args.seed, steps)
+            )
+            share = slice(accelerator.process_index, None, accelerator.num_processes)
+            return ({name: value[share].to(accelerator.device) for name, value in batch.items()} for batch in whole)
+        batches: Any = BatchSampler(range(len(data)), args.eval_batch_size, drop_last=False)
+        if steps is not None:
+            batches = StepBatches(len(data), args.batch_size, args.seed, steps)
+        loader = DataLoader(
+            data,
+            batch_sampler=batches,
+            collate_fn=getattr(data, "collate", default_collate),
+            generator=torch.Generator(),  # with one of its own the loader leaves torch's alone
+        )
+        return accelerator.prepare(loader)
+
+    @cached_property
+    def _eval_loader(self) -> Any:
+        return self._batches(self.eval_dataset)
 
     def _culprits(self, step: int) -> str:
-        """The sequences of this process's batch that have no finite loss by themselves; of all, if none stands out."""
+        """The sequences of the batch that have no finite loss by themselves; of all, if none stands out."""
         data: Any = self.train_dataset
         if not hasattr(data, "sequence_index"):
             return ""
-        indices = next(iter(self._indices(range(step, step + 1)))).tolist()
+        indices = next(iter(StepBatches(len(data), self.args.batch_size, self.args.seed, range(step, step + 1))))
         with torch.no_grad():
-            alone = [self.model(**batch).loss for batch in self._batches(data, [[index] for index in indices])]
+            batches = (data.__getitems__([index]) for index in indices)
+            alone = [self.model(**send_to_device(batch, self.accelerator.device)).loss for batch in batches]
         bad = [index for index, loss in zip(indices, alone, strict=True) if not loss.isfinite()]
-        names = dict.fromkeys(str(data.sequences.seq_ids[data.sequence_index[index]]) for index in bad or indices)
+        names = dict.fromkeys(
+            str(data.sequences.seq_ids[data.sequence_index[index]]) for index in bad or indices.tolist()
+        )
         return f", with sequence {', '.join(list(names)[:5])}{', ...' if len(names) > 5 else ''} in the batch"
 
     def _share(self, outputs: Any) -> Tensor | float:
         """This process's weight, so that the averaged gradient is that of the global batch."""
-        items = getattr(outputs, "num_items", None)
+        items = outputs.get("num_items")
         if self.accelerator.num_processes == 1 or items is None:
             return 1.0
         in_all = self.accelerator.reduce(items.detach().float().clone(), "sum")
@@ -302,19 +349,16 @@ class Trainer:
         """Mean of `loss` and of every metric over the evaluation data, weighted by items."""
         if self.eval_dataset is None:
             return {}
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        indices = range(len(self.eval_dataset))  # type: ignore[arg-type]
-        size = self.args.eval_batch_size
-        batches = [list(indices[first : first + size]) for first in indices[::size]][rank::world]
         totals: dict[str, float] = {}
         self.model.eval()
+        streamed = isinstance(self.eval_dataset, StreamedWindows)
         with torch.no_grad():
-            for batch, rows in zip(self._batches(self.eval_dataset, batches), batches, strict=True):
+            for batch in self._batches(self.eval_dataset) if streamed else self._eval_loader:
                 outputs = self.model(**batch)
-                items = getattr(outputs, "num_items", None)
-                weight = float(items) if items is not None else float(len(rows))
-                values = {"loss": outputs.loss, **(getattr(outputs, "metrics", None) or {}), "": 1.0}
-                for name, value in values.items():
+                items = outputs.get("num_items")
+                weight = float(items) if items is not None else float(len(next(iter(batch.values()))))
+                scalars = {name: value for name, value in outputs.items() if value.dim() == 0 and name != "num_items"}
+                for name, value in {**scalars, "": 1.0}.items():
                     totals[name] = totals.get(name, 0.0) + weight * float(value)
         self.model.train()
         names = sorted(set(gather_object(list(totals))))  # a process without a batch has none
@@ -324,15 +368,12 @@ class Trainer:
         weight = reduced.pop("") or 1.0  # nothing may count in any batch
         return {name: value / weight for name, value in reduced.items()}
 
-    def _use_all_cores(self) -> None:
+    def _set_threads(self) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
         local = int(os.environ.get("LOCAL_WORLD_SIZE", self.accelerator.num_processes))
-        threads = self.args.num_threads or max(1, cores // local)
-        if threads != torch.get_num_threads():
-            self.accelerator.print(
-                f"Using {threads} CPU threads (was {torch.get_num_threads()}; `accelerate launch` sets 1 by default)."
-            )
-            torch.set_num_threads(threads)
+        given = os.environ.get("OMP_NUM_THREADS", "")
+        threads = self.args.num_threads or (int(given) if given.isdigit() else cores // local)
+        torch.set_num_threads(max(1, threads))
 
     @property
     def _checkpoints(self) -> list[Path]:
