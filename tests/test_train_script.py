@@ -13,12 +13,15 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoModel
 
+from ehd_hf import EHDDistiller, Trainer, TrainingArguments
+from ehd_hf.data.export import export_windows
+from ehd_hf.data.synthetic import simulated_splits
 from ehd_hf.models.fullynn import FullyNNModel
-from ehd_hf.training.trainer import TrainingArguments
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train.py"
 SIMULATED = {"process": "incident", "num_sequences": {"train": 9, "validation": 4}, "horizon": 30.0, "seed": 0}
 QUICK = {"steps": 7, "warmup_steps": 2, "batch_size": 3, "learning_rate": 0.01, "eval_every": 4, "save_every": 3}
+FILES = ["config.json", "log.jsonl", "model.safetensors", "results.jsonl", "training.json"]
 TINY = {
     "task": "mtpp",
     "data": {**SIMULATED, "crop_length": 8},
@@ -59,13 +62,67 @@ def test_a_process_refuses_bad_input_and_trains_a_model_that_loads(folder):
     assert "Traceback" not in refused.stderr and refused.stdout == "" and not (folder / "run").exists()
     ended = run("--config", "tiny.yaml", "--training.steps", "6", "--model.hidden_size", "7", folder=folder)
     assert ended.returncode == 0, ended.stderr
-    assert "best at step" in ended.stdout and "model in run" in ended.stdout
+    assert "best at step" in ended.stdout and 'EHDDistiller.from_pretrained("run")' in ended.stdout
     model = AutoModel.from_pretrained(folder / "run")
     assert isinstance(model, FullyNNModel) and model.config.hidden_size == 7
     assert model.config.num_marks == 9 and model.config.id2label[0] == "deploy" and model.config.time_unit == "h"
     assert model.mean_interval.item() != 1.0  # the statistics are those of the data
     assert json.loads((folder / "run" / "training.json").read_text())["args"]["steps"] == 6
-    assert names_in(folder / "run") == ["config.json", "log.jsonl", "model.safetensors", "training.json"]
+    assert names_in(folder / "run") == FILES
+
+
+EHD = {
+    "task": "distiller",
+    "point_process": "tiny.yaml",
+    "data": {**SIMULATED, "pair": "2-5"},
+    "model": {"model_type": "ehd_distiller", "hidden_size": 8, "attention_size": 8, "feed_forward_size": 8},
+    "training": {**TINY["training"], "out": "ehd"},
+}
+
+
+def test_both_stages_are_trained_explained_and_resumed(script, folder, capsys, monkeypatch):
+    (folder / "ehd.yaml").write_text(yaml.safe_dump(EHD))
+    assert script.main(["--config", "ehd.yaml", "--point_process.training.steps", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "mtpp in run" in said and "past events explain" in said and 'from_pretrained("ehd")' in said
+    assert json.loads((folder / "run" / "training.json").read_text())["args"]["steps"] == 5
+    assert names_in(folder / "ehd") == FILES
+    assert EHDDistiller.from_pretrained(folder / "ehd").model.config.mtpp_config.hidden_size == 6
+    assert "run" not in (folder / "ehd" / "config.json").read_text()  # no path of this machine
+    # Again: the point process is there already. Killed at any time, --resume goes on and ends with the same bytes.
+    for out, fails_in in (("killed-early", "mtpp"), ("killed-late", "distiller")):
+        flags = ["--config", "ehd.yaml", "--training.out", out, "--point_process.training.out", f"{out}-mtpp"]
+        flags += ["--point_process.training.steps", "5"]
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "evaluate", fails_when(script, fails_in))
+            with pytest.raises(KeyboardInterrupt):
+                script.main(flags)
+        assert script.main([*flags, "--resume"]) == 0
+        assert (folder / out / "model.safetensors").read_bytes() == (folder / "ehd/model.safetensors").read_bytes()
+
+
+def fails_when(script, task):
+    """An evaluation that is interrupted while a model of this task is trained."""
+    evaluate = Trainer.evaluate
+
+    def fails(trainer):
+        if hasattr(trainer.model, "mtpp") == (task == "distiller"):
+            raise KeyboardInterrupt
+        return evaluate(trainer)
+
+    return fails
+
+
+@pytest.mark.parametrize("streaming", ["false", "true"])
+def test_a_distiller_trains_on_windows_that_datasets_hosts(script, folder, streaming):
+    (folder / "ehd.yaml").write_text(yaml.safe_dump(EHD))
+    splits = simulated_splits(**{**SIMULATED, "num_sequences": {"train": 9, "validation": 4, "test": 3}})
+    export_windows(splits, folder / "windows", [(2, 5)], name="toy")
+    flags = ["--config", "ehd.yaml", "--data.windows", "windows", "--data.streaming", streaming]
+    assert script.main([*flags, "--training.out", "hosted"]) == 0
+    assert script.main(["--config", "ehd.yaml"]) == 0
+    hosted, cut = ((folder / out / "model.safetensors").read_bytes() for out in ("hosted", "ehd"))
+    assert (hosted == cut) == (streaming == "false")  # the same batches; a stream is shuffled within a buffer
 
 
 def test_a_seed_decides_the_model(script, folder):
@@ -78,8 +135,8 @@ def test_a_seed_decides_the_model(script, folder):
 
 def test_a_config_may_say_only_what_differs_from_its_base(script, folder):
     (folder / "small.yaml").write_text("base: tiny.yaml\ntraining: {steps: 3, out: other}\n")
-    config, resume = script.read_config(["--config", "small.yaml", "--training.seed", "5", "--resume"])
-    assert resume and config["training"] == {**TINY["training"], "steps": 3, "out": "other", "seed": 5}
+    config, arguments = script.read_config(["--config", "small.yaml", "--training.seed", "5", "--resume"])
+    assert arguments.resume and config["training"] == {**TINY["training"], "steps": 3, "out": "other", "seed": 5}
     assert config["data"] == TINY["data"]
 
 

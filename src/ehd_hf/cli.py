@@ -291,6 +291,7 @@ def train(
     ] = None,
     max_marks: MaxMarks = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of the split and of all that is drawn.")] = 0,
+    distiller: Annotated[str, _option("ranking; ehd, the paper's; or none.", metavar="KIND")] = "ranking",
     config: Annotated[
         Path | None, _option("Train by this plan: plan.json of a model, or YAML.", metavar="FILE")
     ] = None,
@@ -313,8 +314,8 @@ def train(
     from .files import read_rows
     from .training import recipe as fitting
 
-    if config is not None and (history, future, minutes, seed) != (None, None, None, 0):
-        raise ValueError("--config holds the plan. Leave out --history, --future, --minutes and --seed, or --config.")
+    if config is not None and (history, future, minutes, seed, distiller) != (None, None, None, 0, "ranking"):
+        raise ValueError("--config holds the plan. Leave it out, or all that is part of one: --history, --seed, ...")
     earlier = None if config is None else fitting.Run.load(config)
     _say(f"Reading {events} ...", stderr=True)
     reading = None if earlier is None else Reading.from_dict(earlier.reading)
@@ -324,6 +325,7 @@ def train(
     threads = _set_threads(threads)
     _say("Planning ...", stderr=True)
     asked: dict[str, Any] = {"history": history, "future": future, "minutes": minutes, "seed": seed}
+    asked["distiller"] = distiller
     run, splits = fitting.prepare(out, read, events.name, plan=None if earlier is None else earlier.plan, **asked)
     if not (out / fitting.PLAN_FILE).is_file():
         if not json:

@@ -15,7 +15,6 @@ from ehd_hf.data.windows import make_windows
 from ehd_hf.training import recipe
 from ehd_hf.training.recipe import (
     MODEL,
-    SOLVER,
     Run,
     choose_window,
     describe_events,
@@ -114,8 +113,8 @@ def test_too_few_events_are_refused_with_what_is_needed(lengths):
 
 def test_a_plan_grows_with_the_data_within_bounds():
     (small, _), (large, _) = make_plan(sequences([10] * 20)), make_plan(sequences([150] * 3000))
-    assert small.training("steps") == [recipe.MTPP_STEPS[0], recipe.DISTILLER_STEPS[0]]
-    assert large.training("steps") == [recipe.MTPP_STEPS[1], recipe.DISTILLER_STEPS[1]]
+    assert small.training("steps") == [recipe.MTPP_STEPS[0], recipe.DISTILLER_STEPS["ranking"][0]]
+    assert large.training("steps") == [recipe.MTPP_STEPS[1], recipe.DISTILLER_STEPS["ranking"][1]]
     assert [plan.stages["point_process"]["data"]["crop_length"] for plan in (small, large)] == [10, 64]
     assert small.training("batch_size")[1] <= num_windows(np.array([10] * 16), sum(small.window))
 
@@ -137,9 +136,18 @@ def test_a_budget_is_kept_and_used(costs, minutes):
     assert 60 * minutes - 0.5 < seconds <= 60 * minutes
 
 
-def test_a_short_budget_favours_the_point_process():
-    mtpp, distiller = fit_to_budget(PLAN, [0.02, 0.3], 2.0).training("steps")
-    assert mtpp == pytest.approx(1000, rel=0.02) and distiller < 300
+@pytest.mark.parametrize("minutes", [2.0, 4.0])
+def test_most_of_a_budget_is_for_the_point_process(minutes):
+    mtpp, distiller = fit_to_budget(PLAN, [0.05, 0.3], minutes).training("steps")
+    assert 0.05 * mtpp / (0.05 * mtpp + 0.3 * distiller) == pytest.approx(0.8, abs=0.01)
+
+
+def test_a_plan_without_a_distiller_gives_all_to_the_point_process():
+    plan, _ = make_plan(sequences([48] * 100), distiller="none")
+    assert list(plan.stages) == ["point_process"] and plan.window == PLAN.window
+    assert fit_to_budget(plan, [0.1], 2.0).training("steps")[0] > PLAN.training("steps")[0] / 2
+    with pytest.raises(ValueError, match="distiller must be one of ranking, ehd, none; got 'mlp'"):
+        make_plan(sequences([48] * 100), distiller="mlp")
 
 
 def test_a_budget_neither_starves_nor_bloats_a_plan():
@@ -252,7 +260,10 @@ def rows(own, best=2.0, size=3.0, recent=6.0, nothing=0.0, explain=True):
     made = [{"task": "mtpp", "model": name, "nll": nll} for name, nll in scored]
     common = {"task": "explain", "pair": "6-30", "share": 0.7, "explains_nothing": nothing}
     if explain:
-        made += [{**common, "solver": "recency", "size": recent}, {**common, "solver": SOLVER, "size": size}]
+        made += [
+            {**common, "solver": "recency", "size": recent},
+            {**common, "solver": "distiller+prune", "size": size},
+        ]
     return made
 
 

@@ -10,11 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import load_dataset
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file
 
+from ehd_hf.data.export import export_windows
+from ehd_hf.data.synthetic import simulated_splits
+from ehd_hf.data.windows import StreamedWindows, make_windows
+from ehd_hf.models.ehd import EHDDistillerModel
 from ehd_hf.training.trainer import StepBatches, Trainer, TrainingArguments
-from helpers import RegressionData, RegressionOutput, regression
+from helpers import TINY, RegressionData, RegressionOutput, regression, tiny_fullynn
 
 ROOT = Path(__file__).parents[2]
 QUIET = {"num_threads": 1, "progress": False}
@@ -326,6 +331,66 @@ def test_frozen_parameters_stay_as_they_were_and_resume_too(tmp_path):
     resumed.train(resume=True)
     assert torch.equal(whole.model.linear.bias, bias)
     assert torch.equal(whole.model.linear.weight, resumed.model.linear.weight)
+
+
+# windows of `datasets`
+
+
+@pytest.fixture(scope="module")
+def hosted(tmp_path_factory):
+    """Folder of exported windows (3, 6), and the store they were cut as."""
+    folder = tmp_path_factory.mktemp("hosted") / "windows"
+    events = simulated_splits("incident", {"train": 5}, horizon=20.0)["train"]
+    export_windows({"train": events}, folder, [(3, 6)], name="toy")
+    return str(folder), make_windows(events, future=3, history=6)
+
+
+def windows_run(out, data, fails_at=None):
+    torch.manual_seed(0)
+    model = EHDDistillerModel.from_mtpp(tiny_fullynn(9), history=6, future=3, **TINY)
+    run = Trainer(model, arguments(out, steps=6, eval_every=3, save_every=2), data, data)
+    evaluate = run.evaluate
+    if fails_at is not None:
+        run.evaluate = lambda: interrupt() if run.progress.step >= fails_at else evaluate()
+    return run
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def test_windows_of_datasets_train_the_same_model_as_the_store(hosted, tmp_path):
+    folder, store = hosted
+    rows = load_dataset(folder, "3-6")["train"]
+    one, two = (windows_run(tmp_path / out, data) for out, data in (("store", store), ("rows", rows)))
+    assert one.train() == two.train() and one.evaluate() == two.evaluate()
+    assert_same_run(tmp_path / "rows", tmp_path / "store")
+    with pytest.raises(ValueError, match="windows have the columns history_times.*got seq_id.*Load them by pair"):
+        windows_run(tmp_path / "sequences", load_dataset(folder, "sequences")["train"])
+
+
+def test_a_streamed_split_trains_and_resumes_to_the_bit(hosted, tmp_path):
+    rows = load_dataset(hosted[0], "3-6", streaming=True)["train"]
+    batches = list(StreamedWindows(rows).step_batches(6, 1, range(30)))
+    assert len(batches) == 30 and all(len(batch["times"]) == 6 for batch in batches)
+    later = StreamedWindows(rows).step_batches(6, 1, range(17, 30))
+    assert all(torch.equal(one[key], two[key]) for one, two in zip(batches[17:], later, strict=True) for key in one)
+    windows_run(tmp_path / "whole", rows).train()
+    with pytest.raises(KeyboardInterrupt):
+        windows_run(tmp_path / "resumed", rows, fails_at=6).train()
+    windows_run(tmp_path / "resumed", rows).train(resume=True)
+    assert_same_run(tmp_path / "resumed", tmp_path / "whole")
+
+
+def test_a_step_that_overflows_in_half_precision_is_skipped(tmp_path):
+    run = trainer(tmp_path / "run", steps=12)
+    run.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    before = run.model.linear.weight.clone()
+    run.train()
+    assert run.accelerator.scaler.get_scale() < 2.0**127 and not torch.equal(before, run.model.linear.weight)
+
+
+# many processes
 
 
 def train_all(runs):

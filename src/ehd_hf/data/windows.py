@@ -160,9 +160,14 @@ class EventStore(Dataset[dict[str, Tensor]]):
 
     def sample(self, size: int = SAMPLED_WINDOWS, seed: int = SAMPLED_SEED) -> Self:
         """A fixed-seed subset without replacement, in order; everything if there are fewer."""
-        if size >= len(self):
-            return self
-        return self.select(np.sort(np.random.default_rng(seed).choice(len(self), size, replace=False)))
+        return self.select(sampled(len(self), size, seed))
+
+
+def sampled(number: int, size: int, seed: int = SAMPLED_SEED) -> np.ndarray:
+    """`size` of `number` indices by a fixed seed, without replacement, in order; all if there are fewer."""
+    if size >= number:
+        return np.arange(number)
+    return np.sort(np.random.default_rng(seed).choice(number, size, replace=False))
 
 
 class WindowStore(EventStore):

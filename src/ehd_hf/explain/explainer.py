@@ -89,8 +89,8 @@ class EHDDistiller:
         trained: Conditioning = getattr(config, "conditioning", "survival")
         self._asked = Question(epsilon=epsilon, share=share, conditioning=conditioning or trained)
         self.epsilon, self.share, self.conditioning = epsilon, share, self._asked.conditioning
-        self.future: int | None = getattr(config, "future", None) if future is None else future
-        self.history: int = getattr(config, "history", _HISTORY)
+        self.future: int | None = config.future if future is None else future
+        self.history: int = config.history or _HISTORY
         if future is not None:
             self.window_size(future, None)
         self.max_length: int = getattr(config, "max_length", _MAX_LENGTH)

@@ -68,6 +68,7 @@ class MTPPConfig(StrictConfig):
         num_marks: number of kinds of events, C.
         id2label: name of every mark; "0", "1", ... if not given. Must have `num_marks` entries.
         time_unit: unit of the times the model was trained on, for people ("h", "1e6 s").
+        history, future: L and K of the windows an explainer cuts if nobody says, if they are known.
     """
 
     base_config_key = "mtpp_config"
@@ -75,6 +76,8 @@ class MTPPConfig(StrictConfig):
 
     num_marks: int = 1
     time_unit: str | None = None
+    history: int | None = None
+    future: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.id2label is None:

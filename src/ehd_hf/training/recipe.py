@@ -28,12 +28,13 @@ from transformers.utils import logging as transformers_logging
 from .. import __version__
 from ..data.reading import EITHER, EPOCHS, SELDOM, Read, Reading
 from ..data.sequences import EventSequences
-from ..data.windows import EventStore, make_crops, make_windows, parse_pair
+from ..data.windows import EventStore, make_crops, make_windows, parse_pair, sampled
 from ..evaluation.answers import compare
 from ..evaluation.scores import checkpoint_stamp, evaluate_mtpp, events_digest, trivial_baselines
 from ..files import holds_nothing, locked, make_folder, remove_folder, replaced_when_done, write_text
 from ..models.distiller import DistillerModel
 from ..models.point_process import MTPPModel
+from ..models.question import Question
 from .trainer import Trainer, TrainingArguments
 
 Row = dict[str, Any]
@@ -46,11 +47,18 @@ SPLITS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 SHORTEST_WINDOW, LONGEST_WINDOW = 4, 36  # events, history and future together
 FUTURE_SHARE = 1 / 6
 CROP_LENGTH, BATCH_SIZE = 64, 64
+# The distillers to choose from. A ranker orders the search, which integrated gradients do as well without training: it
+# gets little time. MTPP-EHD answers by itself, with what it learnt and nothing else.
+DISTILLERS: dict[str, Config] = {
+    "ranking": {"model_type": "ranking_distiller", "share": 0.7, "conditioning": "survival"},
+    "ehd": {"model_type": "ehd_distiller"},
+    "none": {},
+}
 # Steps of each stage: so many passes over the training data, within bounds.
 MTPP_PASSES, MTPP_STEPS = 100, (1000, 6000)
-DISTILLER_PASSES, DISTILLER_STEPS = 10, (300, 1500)
+DISTILLER_PASSES, DISTILLER_STEPS = {"ranking": 2, "ehd": 10}, {"ranking": (60, 300), "ehd": (300, 1500)}
 # A budget shrinks the stages to these steps at most, stretches them by this factor, and gives this share to the first.
-FEWEST_STEPS, MOST_OF_PLAN, MTPP_TIME = (20, 10), 4.0, 0.4
+FEWEST_STEPS, MOST_OF_PLAN, MTPP_TIME = (20, 10), 4.0, 0.8
 NUM_EVALUATIONS = {"mtpp": 16, "distiller": 6}
 VALIDATION_ITEMS = {"mtpp": 1000, "distiller": 300}
 SECONDS_BETWEEN_CHECKPOINTS = 20
@@ -62,12 +70,12 @@ FEW_EVENTS, BURSTY = 2000, 100
 SMALLEST_GAIN = 0.02
 # Explanations this much smaller than the most recent events would have to be say more than "recently".
 LESS_THAN_RECENT = 0.95
-MODEL, SOLVER = "this model", "distiller+prune"
+MODEL = "this model"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train both stages.
+    """How to train: a point process, then a distiller if there is one.
 
     Args:
         stages: a config of each; where the events are and where the models go is added when they are trained.
@@ -82,7 +90,7 @@ class Plan:
     @property
     def window(self) -> tuple[int, int]:
         """K and L, future and history."""
-        return parse_pair(self.stages["distiller"]["data"]["pair"])
+        return parse_pair(self.stages["point_process"]["data"]["pair"])
 
     def training(self, name: str) -> list[Any]:
         """A training argument of each stage."""
@@ -99,36 +107,46 @@ class Plan:
 
 
 def make_plan(
-    events: EventSequences, *, history: int | None = None, future: int | None = None, seed: int = 0
+    events: EventSequences,
+    *,
+    history: int | None = None,
+    future: int | None = None,
+    seed: int = 0,
+    distiller: str = "ranking",
 ) -> tuple[Plan, dict[str, EventSequences]]:
-    """A plan for these events, and their splits train, validation and test."""
+    """A plan for these events, and their splits train, validation and test; `distiller` is ranking, ehd or none."""
+    if distiller not in DISTILLERS:
+        raise ValueError(f"distiller must be one of {', '.join(DISTILLERS)}; got {distiller!r}. ehd is the paper's.")
     history, future = choose_window(events.lengths, history, future)
     splits, split = split_events(events, history + future, seed)
     train = splits["train"]
     crop_length = int(min(max(CROP_LENGTH, history + future), max(train.lengths.max(), 2)))
     windows = num_windows(train.lengths, history + future)
     mtpp_batch, distiller_batch = (int(min(BATCH_SIZE, size)) for size in (train.num_events, windows))
+    crop = min(crop_length, float(train.lengths.mean()))
+    steps = [(MTPP_PASSES * train.num_events / (mtpp_batch * crop), MTPP_STEPS)]
     stages: dict[str, Config] = {
         "point_process": {
             "task": "mtpp",
             "data": {"crop_length": crop_length},
             "model": {"model_type": "fullynn"},
             "training": {"batch_size": mtpp_batch, "learning_rate": 0.01, "metric": "loss", "patience": 5},
-        },
-        "distiller": {
-            "task": "distiller",
-            "data": {"pair": f"{future}-{history}"},
-            "model": {"model_type": "ranking_distiller", "share": 0.7, "conditioning": "survival"},
-            "training": {"batch_size": distiller_batch, "learning_rate": 0.001, "metric": "size"},
-        },
+        }
     }
+    if distiller != "none":
+        metric = "size_or_all" if distiller == "ehd" else "size"
+        stages["distiller"] = {
+            "task": "distiller",
+            "data": {},
+            "model": dict(DISTILLERS[distiller]),
+            "training": {"batch_size": distiller_batch, "learning_rate": 0.001, "metric": metric},
+        }
+        steps.append((DISTILLER_PASSES[distiller] * windows / distiller_batch, DISTILLER_STEPS[distiller]))
     for config in stages.values():
-        config["data"] |= {"validation_items": VALIDATION_ITEMS[config["task"]], "validation_seed": seed}
+        items = VALIDATION_ITEMS[config["task"]]
+        config["data"] |= {"pair": f"{future}-{history}", "validation_items": items, "validation_seed": seed}
         config["training"]["seed"] = seed
-    crop = min(crop_length, float(train.lengths.mean()))
-    steps = MTPP_PASSES * train.num_events / (mtpp_batch * crop), DISTILLER_PASSES * windows / distiller_batch
-    bounds = zip(steps, (MTPP_STEPS, DISTILLER_STEPS), strict=True)
-    rounded = (int(round(min(max(num, low), high), -1)) for num, (low, high) in bounds)
+    rounded = (int(round(min(max(num, low), high), -1)) for num, (low, high) in steps)
     return Plan(stages, split, seed).with_steps(*rounded), splits
 
 
@@ -205,7 +223,7 @@ def trial(splits: Splits, plan: Plan) -> list[float]:
     seconds: list[float] = []
     mtpp: Any = None
     with torch.random.fork_rng():
-        for config, repeats in zip(plan.stages.values(), (6, 3), strict=True):
+        for config, repeats in zip(plan.stages.values(), (6, 3), strict=False):
             model, store, _ = build(config, splits, mtpp)
             seconds.append(_seconds_per_step(model, store, config, repeats))
             mtpp = model
@@ -227,28 +245,32 @@ def _seconds_per_step(model: Any, store: EventStore, config: Config, repeats: in
 
 def _fixed_seconds(plan: Plan, costs: Sequence[float]) -> float:
     """What evaluations take: they look at their items once and learn nothing, half a step's work."""
-    parts = zip(NUM_EVALUATIONS.values(), VALIDATION_ITEMS.values(), plan.training("batch_size"), costs, strict=True)
+    tasks = [config["task"] for config in plan.stages.values()]
+    counts = ([NUM_EVALUATIONS[task], VALIDATION_ITEMS[task]] for task in tasks)
+    parts = ((*count, *rest) for count, *rest in zip(counts, plan.training("batch_size"), costs, strict=True))
     return FINAL_SECONDS + sum(number * size / batch * 0.5 * cost for number, size, batch, cost in parts)
 
 
 def estimate_seconds(plan: Plan, costs: Sequence[float]) -> float:
-    """How long both stages and the evaluations take, given the seconds of a step of each stage."""
+    """How long the stages and the evaluations take, given the seconds of a step of each stage."""
     return float(np.dot(plan.training("steps"), costs)) + _fixed_seconds(plan, costs)
 
 
 def fit_to_budget(plan: Plan, costs: Sequence[float], minutes: float) -> Plan:
     """The plan with as many steps as `minutes` allow, at most four times its own.
 
-    The point process comes first, up to 40 % of the time: explanations cannot be better than it is.
+    The point process comes first, with 80 % of the time: explanations cannot be better than it is.
     """
     if not minutes > 0:
         raise ValueError(f"minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
     available = 60 * minutes - _fixed_seconds(plan, costs)
     planned = plan.training("steps")
     most = [int(MOST_OF_PLAN * steps) for steps in planned]
-    mtpp = min(planned[0], int(MTPP_TIME * available / costs[0]))
+    if len(planned) == 1:
+        return plan.with_steps(max(FEWEST_STEPS[0], min(most[0], int(available / costs[0]))))
+    mtpp = min(most[0], int(MTPP_TIME * available / costs[0]))
     distiller = min(most[1], int((available - mtpp * costs[0]) / costs[1]))
-    mtpp = max(mtpp, min(most[0], int((available - distiller * costs[1]) / costs[0])))
+    mtpp = min(most[0], int((available - distiller * costs[1]) / costs[0]))
     return plan.with_steps(max(FEWEST_STEPS[0], mtpp), max(FEWEST_STEPS[1], distiller))
 
 
@@ -373,15 +395,17 @@ def describe_plan(run: Run, splits: Splits, findings: Findings) -> list[tuple[st
         ("marks", marks),
         ("window", f"{history} past events explain the next {future}; {windows:,} windows to train on"),
         ("split", f"{run.plan.split}: {sizes} sequences for training / validation / test"),
-        ("steps", f"{steps[0]:,} of the point process, {steps[1]:,} of the distiller"),
+        ("steps", f"{steps[0]:,} of the point process" + "".join(f", {num:,} of the distiller" for num in steps[1:])),
         ("time", f"about {duration(seconds)}, judging by a few steps that were tried"),
+        ("why so", "explanations are worth what the point process knows; a distiller only makes the search shorter"),
     ]
 
 
-def build(config: Config, splits: Splits, mtpp: Any = None) -> tuple[Any, EventStore, EventStore]:
+def build(config: Config, splits: Splits, mtpp: Any = None) -> tuple[Any, Any, Any]:
     """The model of a config, its weights drawn from torch's own generator, and what it is trained and validated on.
 
-    mtpp: the point process of a distiller; by default the one its config names.
+    mtpp: the point process of a distiller; by default the one its config names. A distiller whose config names
+    `windows`, a folder or Hub id, reads them by `datasets`, streamed if it says so; all else is cut from `splits`.
     """
     task, data, model, train = config["task"], config["data"], dict(config["model"]), splits["train"]
     needed = {"mtpp": "crop_length", "distiller": "pair"}.get(task)
@@ -393,6 +417,8 @@ def build(config: Config, splits: Splits, mtpp: Any = None) -> tuple[Any, EventS
     cut: Callable[[EventSequences], Any]
     if task == "mtpp":
         names = {"num_marks": train.num_marks, "id2label": dict(train.id2label), "time_unit": train.time_unit}
+        if "pair" in data:
+            names["future"], names["history"] = parse_pair(data["pair"])
         built = AutoModel.from_config(AutoConfig.for_model(**{**model, **names}))
         built.fit_time_scale(torch.from_numpy(train.intervals()))
         cut = functools.partial(make_crops, length=data["crop_length"])
@@ -403,6 +429,13 @@ def build(config: Config, splits: Splits, mtpp: Any = None) -> tuple[Any, EventS
         built = kind.from_mtpp(mtpp, history=history, future=future, **model)
         cut = functools.partial(make_windows, future=future, history=history)
     size, seed = data.get("validation_items", 2000), data.get("validation_seed", 0)
+    if task == "distiller" and "windows" in data:
+        from datasets import load_dataset
+
+        rows = load_dataset(str(data["windows"]), data["pair"], streaming=bool(data.get("streaming")))
+        if data.get("streaming"):
+            return built, rows["train"], rows["validation"].take(size)
+        return built, rows["train"], rows["validation"].select(sampled(len(rows["validation"]), size, seed))
     return built, cut(train), cut(splits["validation"]).sample(size, seed=seed)
 
 
@@ -429,7 +462,8 @@ class Run:
         try:
             text = file.read_text(encoding="utf-8")
             saved = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
-            stages = {stage: saved["plan"]["stages"][stage] for stage in STAGES}
+            saved_stages = saved["plan"]["stages"]
+            stages = {stage: saved_stages[stage] for stage in STAGES if stage in saved_stages}
             plan = Plan(**{**saved["plan"], "stages": stages})
             if not all(plan.window) or not all(plan.training("steps") + plan.training("batch_size")):
                 raise ValueError("it lacks windows or steps")
@@ -465,9 +499,9 @@ def prepare(
     """The run in `out`, if it was asked for in the same way, or a new one; and the splits of its events.
 
     data: what to call the events. plan: made for the events if not given. minutes: how long to train, about. asked:
-    history, future and seed of `make_plan`.
+    history, future, seed and distiller of `make_plan`.
     """
-    asked = {"history": None, "future": None, "seed": 0, **asked}
+    asked = {"history": None, "future": None, "seed": 0, "distiller": "ranking", **asked}
     request = {"events": events_digest(read.events), "reading": read.reading.to_dict(), **asked, "minutes": minutes}
     if plan is None:
         plan, splits = make_plan(read.events, **asked)
@@ -500,7 +534,7 @@ def carry_out(
     progress: bool = True,
     announce: Callable[[str], None] = lambda text: None,
 ) -> list[Row]:
-    """Train both stages, or what is left of them, judge the model by the test split and put it in place; its rows.
+    """Train all stages, or what is left of them, judge the model by the test split and put it in place; its rows.
 
     threads: CPU threads, 0 for all. progress: show bars. announce: is called with what begins.
     """
@@ -515,7 +549,7 @@ def carry_out(
             ended = (folder / "training.json").is_file()
             if ended and not (folder / "best").exists():  # if it is there, it was killed while it cleaned up
                 continue
-            announce(f"{number + 1} of 2: {STAGES[stage]}")
+            announce(f"{number + 1} of {len(run.plan.stages)}: {STAGES[stage]}")
             resume = ended or any(folder.glob("checkpoints/step-*[0-9]"))
             if not resume:
                 remove_folder(folder)  # it was interrupted before its first checkpoint
@@ -540,24 +574,26 @@ def carry_out(
 def score_model(
     model: DistillerModel | MTPPModel, test: EventSequences, *, train: EventSequences | None = None, **stamp: Any
 ) -> list[Row]:
-    """Rows of the point process beside trivial baselines; of a distiller, also of its explanations beside the most
-    recent events.
+    """Rows of the point process beside trivial baselines; if its window is known, also of explanations beside the most
+    recent events, by the distiller or, without one, by integrated gradients.
 
     Of very many events a part is scored. The baselines are fitted to `train`, or to `test`, which flatters them.
     """
     last = int(np.searchsorted(np.cumsum(test.lengths), MOST_TEST_EVENTS))
     part = test.select(np.arange(min(len(test), last + 1)))
     models: dict[str, Any] = dict(trivial_baselines(test if train is None else train))
-    mtpp = model.mtpp if isinstance(model, DistillerModel) else model
+    distiller, mtpp = (model, model.mtpp) if isinstance(model, DistillerModel) else (None, model)
     rows = list(evaluate_mtpp({**models, MODEL: mtpp}, part, **stamp))
     config: Any = model.config
-    if not isinstance(model, DistillerModel) or part.lengths.max() < config.history + config.future:
+    if config.future is None or part.lengths.max() < config.history + config.future:
         return rows
     windows = make_windows(part, future=config.future, history=config.history).sample(MOST_TEST_WINDOWS)
-    compared = list(compare(mtpp, windows, [SOLVER], config.question, distiller=model, reference="recency", **stamp))
+    solver = "integrated_gradient+prune" if distiller is None else "distiller+prune"
+    question = Question(share=0.7, conditioning="survival") if distiller is None else distiller.config.question
+    compared = list(compare(mtpp, windows, [solver], question, distiller=distiller, reference="recency", **stamp))
     if not compared:  # no window's history explains anything
         pair = f"{config.future}-{config.history}"
-        compared = [{"task": "explain", **stamp, "solver": SOLVER, "explains_nothing": 1.0, "pair": pair}]
+        compared = [{"task": "explain", **stamp, "solver": solver, "explains_nothing": 1.0, "pair": pair}]
     return rows + compared
 
 
@@ -588,9 +624,10 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"trivial models (NLL {own:.3f} against {best_nll:.3f})"
     )
     explained = {row["solver"]: row for row in rows if row["task"] == "explain"}
-    if SOLVER not in explained:
+    recent = explained.pop("recency", None)
+    if not explained:
         return Verdict(f"{sentence}; explanations were not tried.", "Try some with ehd-hf explain.", True)
-    distilled, recent = explained[SOLVER], explained.get("recency")
+    (distilled,) = explained.values()
     if distilled["explains_nothing"] >= 1 or recent is None:
         sentence += ", but no past event helps to predict the next ones."
         return Verdict(sentence, "Ask about a shorter future, such as 1 event, or train on longer histories.", False)
