@@ -35,7 +35,7 @@ MAY_IMPORT = {
 }
 ANYTHING = {"training.recipe", "cli", "app"}  # may import anything; nobody imports them, but that cli starts app
 SHOWN = {"plot", "to_html", "_repr_html_"}  # of explain.explanation: these open `present` when called
-LINES = {"files": 230, "data": 1900, "models": 2200, "solvers": 840, "explain": 1320, "training": 950}
+LINES = {"files": 230, "data": 1940, "models": 2200, "solvers": 840, "explain": 1320, "training": 1020}
 LINES |= {"evaluation": 615, "present": 1100, "hub": 350, "cli": 740, "app": 370, "__init__": 110}
 
 
@@ -119,7 +119,7 @@ def test_a_folder_stays_within_its_budget_of_lines(folder):
 
 def test_the_package_is_small_and_its_root_is_short():
     counts = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in SOURCES.items()}
-    assert sum(counts.values()) <= 11_650
+    assert sum(counts.values()) <= 11_850
     assert sum("." not in name for name in SOURCES) <= 6
     assert {name.split(".")[0] for name in SOURCES} == set(LINES)
 

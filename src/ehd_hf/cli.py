@@ -315,7 +315,7 @@ def train(
     from .training import recipe as fitting
 
     if config is not None and (history, future, minutes, seed, distiller) != (None, None, None, 0, "ranking"):
-        raise ValueError("--config holds the plan. Leave it out, or all that is part of one: --history, --seed, ...")
+        raise ValueError("--config holds the plan. Leave out --history, --future, --minutes, --seed and --distiller.")
     earlier = None if config is None else fitting.Run.load(config)
     _say(f"Reading {events} ...", stderr=True)
     reading = None if earlier is None else Reading.from_dict(earlier.reading)

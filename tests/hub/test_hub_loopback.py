@@ -99,6 +99,21 @@ def test_one_commit_holds_weights_config_code_card_and_rows(hub, pushed, work):
     assert {row["task"] for row in rows} == {"mtpp", "distiller", "ehed", "emhd"}
 
 
+def test_training_may_end_on_the_hub(hub, work, reader):
+    flags = ["--training.out", "trained", "--point_process.training.out", "trained-process"]
+    for key, value in {"steps": "2", "batch_size": "4", "warmup_steps": "1", "eval_every": "2"}.items():
+        flags += [f"--training.{key}", value, f"--point_process.training.{key}", value]
+    flags += ["--data.num_sequences", "{train: 9, validation: 4, test: 3}", "--push", "somebody/trained"]
+    command = [sys.executable, str(Path(__file__).parents[2] / "scripts" / "train.py"), *flags]
+    environment = {**os.environ, **hub.environment(work / "author"), "HF_HUB_OFFLINE": "0"}
+    ended = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0 and "pushed to" in ended.stdout, ended.stderr[-2000:]
+    files = hub.repos["model", "somebody/trained"].tree("main")
+    assert {"README.md", "config.json", "model.safetensors", "results.jsonl"} <= set(files)
+    assert b"trained-process" not in files["config.json"]  # no path of this machine
+    assert reader(clients.explain, "somebody/trained")
+
+
 @pytest.mark.parametrize(("kind", "name"), [("model", EXPLAINER), ("model", PROCESS), ("dataset", WINDOWS)])
 def test_cards_read_as_their_pattern_files_do(hub, pushed, kind, name):
     card = hub.repos[kind, name].tree("main")["README.md"].decode()

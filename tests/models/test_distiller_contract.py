@@ -284,3 +284,26 @@ BAD_FOR_ONE = {
 def test_a_bad_setting_is_refused_with_its_name(kind, config, message):
     with pytest.raises(Exception, match=message):
         DISTILLERS[kind].config_class(**config)
+
+
+@pytest.mark.parametrize("kind", DISTILLERS)
+def test_attention_checkpointing_and_names_are_those_of_transformers(kind):
+    torch.manual_seed(0)
+    sizes = {**TINY, "num_attention_heads": TINY["num_heads"]}
+    del sizes["num_heads"]
+    config = DISTILLERS[kind].config_class(mtpp_config=tiny_fullynn(C).config, **sizes)
+    assert config.num_heads == 2 and config.intermediate_size == TINY["feed_forward_size"]
+    model, window = DISTILLERS[kind](config).eval(), random_window(3, 150, K, C, 5, dtype=torch.float32)
+    assert model.config._attn_implementation == "sdpa" and set(model._no_split_modules) == {"Layer"}
+    scores = model.history_scores(window)
+    model.set_attn_implementation("eager")
+    torch.testing.assert_close(model.history_scores(window), scores, rtol=1e-4, atol=1e-5)
+    gradients = []
+    for _ in range(2):
+        model.zero_grad()
+        torch.manual_seed(1)
+        model.train()(*window[:3]).loss.backward()
+        gradients.append([parameter.grad.clone() for parameter in learning(model).values()])
+        # It has the second name since transformers 5.23.
+        getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+    assert model.is_gradient_checkpointing and all(map(torch.equal, *gradients))

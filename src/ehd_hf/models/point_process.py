@@ -31,18 +31,23 @@ class StrictConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        cls._check_type(config_dict.get("model_type", cls.model_type))
         token = _from_file.set(True)
         try:
             return super().from_dict(config_dict, **kwargs)
         finally:
             _from_file.reset(token)
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        if (model_type := kwargs.get("model_type", self.model_type)) != self.model_type:
+    @classmethod
+    def _check_type(cls, model_type: str) -> None:
+        if model_type != cls.model_type:
             raise ValueError(
-                f"{type(self).__name__} is of type {self.model_type!r}; got one of type {model_type!r}. Open it with "
+                f"{cls.__name__} is of type {cls.model_type!r}; got one of type {model_type!r}. Open it with "
                 "AutoModel; a distiller of a trained MTPP is made by from_mtpp."
             )
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self._check_type(kwargs.get("model_type", self.model_type))
         declared = {*self.__dataclass_fields__} - {*PreTrainedConfig.__dataclass_fields__}
         super().__post_init__(**kwargs)
         # transformers takes the keys it knows, and makes attributes of all others.
