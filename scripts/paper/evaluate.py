@@ -8,6 +8,7 @@ figures); explain (smallest sets that meet a target), causes (against the true c
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 from collections.abc import Mapping
@@ -21,8 +22,8 @@ EXAMPLE = """examples:
       --data data/stackoverflow --split test_sampled --limit 1000 --out rows.jsonl
   python scripts/paper/evaluate.py --task explain --model stackoverflow-15-40 --data data/stackoverflow \\
       --split test_sampled --first 1000 --share 0.7 --solvers distiller+prune greedy_search+drop
-Rows that --out already has for the same weights, events and windows are not computed again, and each row is written
-as soon as it is computed: a run that was stopped continues."""
+Rows that --out already has for the same weights, events, windows and code are not computed again, and each row is
+written as soon as it is computed: a run that was stopped continues. A row of earlier code gives way to the new one."""
 # Module of scripts/paper/tasks that finds the rows of each task; tasks of different modules do not mix.
 TASKS = {
     "mtpp": "mtpp",
@@ -70,10 +71,11 @@ def evaluate(arguments: argparse.Namespace, command: str) -> None:
 
     import torch
 
-    from ehd_hf.files import append_row, locked, read_rows
+    from ehd_hf.files import append_row, locked, read_rows, write_text
     from ehd_hf.hub.fetch import resolve
     from page import plain_table, with_recalls
     from tasks import KEY
+    from tasks.code import code_stamp
     from tasks.mtpp import add_gaps
 
     out = arguments.out
@@ -89,14 +91,27 @@ def evaluate(arguments: argparse.Namespace, command: str) -> None:
     def identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(row.get(part) for part in key)
 
-    find_rows = importlib.import_module(f"tasks.{TASKS[arguments.tasks[0]]}").find_rows
-    rows = []
+    module = TASKS[arguments.tasks[0]]
+    find_rows = importlib.import_module(f"tasks.{module}").find_rows
+    rows, has_old = [], False
     with locked(out) if out else nullcontext():
-        cache = {identity(row): row for row in (read_rows(out) if out else ())}
-        for row in find_rows(arguments, lambda asked: cache.get(identity(asked))):
+        known = {identity(row): row for row in (read_rows(out) if out else ())}
+
+        def cached(asked: Mapping[str, Any]) -> dict[str, Any] | None:
+            row = known.get(identity(asked))
+            code = code_stamp(module, arguments.model, asked.get("solver"))["code"]
+            return row if row is not None and row.get("code") == code else None
+
+        for row in find_rows(arguments, cached):
+            if "command" not in row:  # it is new
+                row |= code_stamp(module, arguments.model, row.get("solver")) | {"command": command}
+                has_old |= identity(row) in known
+                known[identity(row)] = row
+                if out:
+                    append_row(out, row)
             rows.append(row)
-            if out and identity(row) not in cache:
-                append_row(out, {**row, "command": command})
+    if out and has_old:  # of two rows for one question the new one stays
+        write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in known.values()))
     for task in arguments.tasks:
         shown = [with_recalls(row) for row in add_gaps([row for row in rows if row["task"] == task])]
         print(plain_table(task, shown), end="\n\n")

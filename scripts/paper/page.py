@@ -8,9 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ehd_hf.present.tables import MISSING, SHORT, Column, markdown_table, verdict
+from tasks.code import is_current
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
+
+EARLIER_CODE = "Rows that earlier code made:"
 
 
 def _interval(key: str, spec: str = ".3f") -> list[Column]:
@@ -622,7 +625,9 @@ def _range(values: Sequence[float], spec: str) -> str:
 def _commands(rows: Rows) -> str:
     """What computes the rows."""
     commands = dict.fromkeys(row["command"] for row in rows if row.get("command"))
-    return "\n".join(["```bash", *commands, "```"]) if commands else ""
+    old = sum(not is_current(row) for row in rows)
+    note = f"\n\n{EARLIER_CODE} {old} of {len(rows)}." if old else ""
+    return "\n".join(["```bash", *commands, "```"]) + note if commands else ""
 
 
 def _table_text(table: Table) -> str:

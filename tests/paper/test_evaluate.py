@@ -156,6 +156,10 @@ def test_a_stopped_run_continues(run, tmp_path, capsys, monkeypatch, module, wor
     assert run(*words, models=[model], out=out) == 0
     assert [name.split()[-1] for name in asked[number:]] == missing
     assert untimed(rows_of(out)) == untimed(whole)
+    out.write_text("".join(json.dumps({**row, "code": "earlier"}) + "\n" for row in whole))
+    number = len(asked)
+    assert run(*words, models=[model], out=out) == 0
+    assert len(asked) > number and untimed(rows_of(out)) == untimed(whole)  # computed again, in their place
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from ehd_hf.files import read_rows
 from ehd_hf.present.tables import Column, markdown_table, verdict
 from page import (
+    EARLIER_CODE,
     PAPER,
     PAPER_DS,
     TASK_COLUMNS,
@@ -156,5 +157,6 @@ def test_the_page_of_the_documentation_is_made_from_the_committed_rows():
     rows = [row for file in sorted((ROOT / "results").glob("*.jsonl")) for row in read_rows(file)]
     page = results_page([row for row in rows if row["task"] in TASK_COLUMNS], command="")
     committed = (ROOT / "docs" / "results.md").read_text()
-    tables = [[line for line in text.splitlines() if line.startswith("| ")] for text in (page, committed)]
-    assert tables[0] == tables[1]
+    told = ("| ", EARLIER_CODE)
+    tables = [[line for line in text.splitlines() if line.startswith(told)] for text in (page, committed)]
+    assert tables[0] == tables[1], "make it again with scripts/paper/report.py"
