@@ -11,12 +11,14 @@ from pathlib import Path
 from ehd_hf.files import read_rows, write_text
 from ehd_hf.present.picture import save_figure
 from figures import draw, left_share_plot
+from headlines import put_headlines
 from page import TASK_COLUMNS, results_page
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 EXAMPLE = """examples:
   python scripts/paper/report.py results/solvers_one_at_a_time.jsonl                    # to the terminal
   python scripts/paper/report.py --out docs/results.md --figures docs/figures           # all rows of results/
+  python scripts/paper/report.py --readme README.md                                     # its table of figures
   python scripts/paper/report.py --logs runs/l_c runs/l_n runs/both --figure docs/figures/left_share.png"""
 
 
@@ -26,6 +28,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("rows", nargs="*", type=Path, help="row files of evaluate.py (default: results/)")
     parser.add_argument("--out", type=Path, help="Markdown page to write (default: printed)")
+    parser.add_argument("--readme", type=Path, help="page whose table of figures is made anew; nothing else is made")
     parser.add_argument("--figures", type=Path, help="folder for the figures of the rows")
     parser.add_argument("--logs", nargs="+", type=Path, help="training runs: share of left events along training")
     parser.add_argument("--figure", type=Path, help="picture of --logs; nothing else is made")
@@ -51,6 +54,9 @@ def report(arguments: argparse.Namespace, command: str) -> None:
         if not file.is_file():
             raise ValueError(f"{file} must be a file of rows; there is none. Make it with scripts/paper/evaluate.py.")
     rows = [row for file in files for row in read_rows(file) if row.get("task") in TASK_COLUMNS]
+    if arguments.readme:
+        write_text(arguments.readme, put_headlines(arguments.readme.read_text(encoding="utf-8"), rows))
+        return
     figures: Mapping[str, list[tuple[str, str]]] = {}
     if arguments.figures:
         arguments.figures.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import pytest
 
 from ehd_hf.files import read_rows
 from ehd_hf.present.tables import Column, markdown_table, verdict
+from headlines import put_headlines
 from page import (
     EARLIER_CODE,
     PAPER,
@@ -160,3 +161,7 @@ def test_the_page_of_the_documentation_is_made_from_the_committed_rows():
     told = ("| ", EARLIER_CODE)
     tables = [[line for line in text.splitlines() if line.startswith(told)] for text in (page, committed)]
     assert tables[0] == tables[1], "make it again with scripts/paper/report.py"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert put_headlines(readme, rows) == readme, "make it again with scripts/paper/report.py --readme README.md"
+    with pytest.raises(ValueError, match="the page must have the lines"):
+        put_headlines("a page without", rows)
