@@ -1,8 +1,8 @@
 """Score trained models beside their baselines on the same events; print tables, keep the rows.
 
-tasks: mtpp (likelihood and calibration of point processes); distiller, ehed, emhd, case_study (the paper's tables and
-figures); explain (smallest sets that meet a target), causes (against the true causes of simulated events), trust
-(other seeds, shuffled weights), curves (deletion and insertion).
+tasks: data (what a data set is made of); mtpp (likelihood and calibration of point processes); distiller, ehed, emhd,
+case_study (the paper's tables and figures); explain (smallest sets that meet a target), causes (against the true
+causes of simulated events), trust (other seeds, shuffled weights), curves (deletion and insertion).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ Rows that --out already has for the same weights, events, windows and code are n
 written as soon as it is computed: a run that was stopped continues. A row of earlier code gives way to the new one."""
 # Module of scripts/paper/tasks that finds the rows of each task; tasks of different modules do not mix.
 TASKS = {
+    "data": "data_set",
     "mtpp": "mtpp",
     **dict.fromkeys(("distiller", "ehed", "emhd", "case_study"), "windows"),
     **dict.fromkeys(("explain", "causes", "trust", "curves"), "explanations"),
@@ -37,7 +38,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--model", type=Path, nargs="+", required=True, help="checkpoint folder(s) or bundled models, one per seed")
+    add("--model", type=Path, nargs="+", default=[], help="checkpoint folder(s) or bundled models, one per seed")
     add("--data", required=True, help="folder or file of events, folder of windows, or simulated:<process>")
     add("--tasks", "--task", nargs="+", default=["mtpp"], choices=TASKS, help="what to measure (default mtpp)")
     add("--solvers", nargs="+", default=[], metavar="NAME", help="beside recency and the distiller")
@@ -61,6 +62,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     counts = (arguments.limit, arguments.first, arguments.threads, arguments.batch_size)
     if min(1 if count is None else count for count in counts) < 1:
         parser.error("--limit, --first, --threads and --batch-size must be at least 1")
+    if not arguments.model and arguments.tasks != ["data"]:
+        parser.error("--model names what is measured; only --task data does without")
     if arguments.limit and arguments.first:
         parser.error("--limit draws windows and --first takes the first: give one of them")
     return arguments

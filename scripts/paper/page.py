@@ -27,6 +27,20 @@ _COST_COLUMNS = [
 ]
 # The tables of `plain_table`.
 TASK_COLUMNS = {
+    "data": [
+        Column("pair", "(K, L)"),
+        Column("whose", ""),
+        Column("num_sequences", "sequences", ",d"),
+        Column("num_events", "events", ",d"),
+        Column("num_marks", "marks", "d"),
+        Column("interval_mean", "mean interval", ".4f"),
+        Column("interval_std", "± std", ".4f"),
+        Column("t0", "first time", ",.1f"),
+        Column("T", "last time", ",.1f"),
+        Column("train", "training windows", ",d"),
+        Column("validation", "validation", ",d"),
+        Column("test", "test", ",d"),
+    ],
     "mtpp": [
         Column("model", "model"),
         Column("nll", "NLL"),
@@ -187,6 +201,19 @@ PAPER = {
     for pair, solvers in table.items()
     for solver, values in solvers.items()
 }
+# What the paper says of its data: features, and windows of training, validation and test by pair. Times of Retweet are
+# in another unit, and its sequences are others: no figure of it stands beside retweet_seismic738.
+PAPER_DATA: dict[str, dict[str | None, dict[str, float]]] = {
+    "stackoverflow": {
+        None: {"num_sequences": 6633, "num_events": 480_414, "num_marks": 22}
+        | {"interval_mean": 0.8747, "interval_std": 1.2091, "t0": 1324.0, "T": 1390.0},
+        "15-40": {"train": 99_791, "validation": 10_826, "test": 29_232},
+        "15-45": {"train": 87_623, "validation": 9_451, "test": 25_824},
+        "15-50": {"train": 77_341, "validation": 8_307, "test": 22_951},
+        "20-50": {"train": 68_635, "validation": 7_350, "test": 20_504},
+        "25-50": {"train": 61_254, "validation": 6_512, "test": 18_385},
+    }
+}
 PAPER_DS = {
     (data, pair): values["ds"]
     for (data, split, pair, solver), values in PAPER.items()
@@ -336,6 +363,18 @@ def cost_tables(rows: Rows) -> list[Table]:
     ]
 
 
+def data_tables(rows: Rows) -> Iterator[str]:
+    """What a data set is made of, beside what the paper says of its own."""
+    for group in ([row for row in rows if "pair" not in row], [row for row in rows if "pair" in row]):
+        beside: list[Row] = []
+        for row in group:
+            beside.append({**row, "whose": "here"})
+            if paper := PAPER_DATA.get(row["data"], {}).get(row.get("pair")):
+                beside.append({"pair": row.get("pair"), "whose": "the paper's", **paper})
+        if beside:
+            yield plain_table("data", beside)
+
+
 def case_study_tables(rows: Rows) -> list[Table]:
     """What the distilled events have in common, from `case_study` rows."""
     spec = ".3f"
@@ -435,6 +474,8 @@ def results_page(rows: Rows, *, command: str, figures: Mapping[str, Sequence[tup
         parts.append(f"## {data}")
         if data.startswith("retweet_seismic738"):
             parts.append("Retweet cascades of the same collection as the paper's Retweet, but not its sequences.")
+        if described := _of_task(of_data, "data"):
+            parts += ["### The data", _commands(described), *data_tables(described)]
         for part in _solver_sections(of_data):
             parts += part
         for task, heading in (("distiller", "The distiller beside recency"), ("mtpp", "The point process")):

@@ -1,11 +1,13 @@
 """Tables and figures, from plain rows."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from ehd_hf.files import read_rows
 from ehd_hf.present.tables import Column, markdown_table, verdict
+from evaluate import parse_arguments
 from headlines import put_headlines
 from page import (
     EARLIER_CODE,
@@ -14,12 +16,14 @@ from page import (
     TASK_COLUMNS,
     case_study_tables,
     cost_tables,
+    data_tables,
     detail_table,
     plain_table,
     results_page,
     score_table,
     short_answers,
 )
+from tasks import data_set
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = [Column("model", "model"), Column("nll", "NLL", ".2f"), Column("num_events", "events", ",d")]
@@ -165,3 +169,17 @@ def test_the_page_of_the_documentation_is_made_from_the_committed_rows():
     assert put_headlines(readme, rows) == readme, "make it again with scripts/paper/report.py --readme README.md"
     with pytest.raises(ValueError, match="the page must have the lines"):
         put_headlines("a page without", rows)
+
+
+def test_a_data_set_is_told_beside_the_papers(tmp_path):
+    for split, lengths in (("train", (55, 60)), ("validation", (56,)), ("test", (9, 57))):
+        rows = [{"seq_id": i, "times": [2.0 * t for t in range(n)], "marks": ["a"] * n} for i, n in enumerate(lengths)]
+        (tmp_path / "stackoverflow").mkdir(exist_ok=True)
+        (tmp_path / "stackoverflow" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = parse_arguments(["--task", "data", "--data", str(tmp_path / "stackoverflow")])
+    whole, first, *_ = data_set.find_rows(arguments, lambda key: None)
+    assert (whole["num_sequences"], whole["num_events"], whole["interval_mean"]) == (5, 237, 2.0)
+    # One window where a sequence is as long as it, of 15 and 40 events; then one for each event more.
+    assert (first["pair"], first["train"], first["validation"], first["test"]) == ("15-40", 1 + 5, 1, 2)
+    tables = list(data_tables([whole, first]))
+    assert "6,633" in tables[0] and "99,791" in tables[1] and "| 15-40  | here" in tables[1]

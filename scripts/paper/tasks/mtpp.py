@@ -104,5 +104,5 @@ def add_gaps(rows: Iterable[Row]) -> list[Row]:
     def events(row: Row) -> tuple[Any, ...]:
         return tuple(row.get(key) for key in ("data", "split", "jitter_seed", "num_events"))
 
-    truth = {events(row): row["nll"] for row in rows if row["model"] == TRUE_PROCESS}
+    truth = {events(row): row["nll"] for row in rows if row.get("model") == TRUE_PROCESS}
     return [row | ({"gap": row["nll"] - truth[events(row)]} if events(row) in truth else {}) for row in rows]
