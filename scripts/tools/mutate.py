@@ -39,7 +39,7 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
         ["gate_padding", "last_kept_times", "_GatedLSTM.forward", "_GatedLSTM.backward"],
         ["test_mtpp.py", "-k", GATE],
     ),
-    "ehd": (["EHDDistillerModel.forward", "sample_masks"], ["test_distillers.py"]),
+    "ehd": (["EHDDistillerModel.forward", "sample_masks"], ["test_distillers.py", "test_distiller_contract.py"]),
     "ranking": (["RankingDistillerModel._expected_drop", "_effects", "inclusion_probability"], ["test_ranking.py"]),
 }
 SECONDS_PER_MUTANT = 180

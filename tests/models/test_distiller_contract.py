@@ -307,3 +307,14 @@ def test_attention_checkpointing_and_names_are_those_of_transformers(kind):
         # It has the second name since transformers 5.23.
         (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
     assert model.window_encoder.decoder_layers[0].gradient_checkpointing and all(map(torch.equal, *gradients))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("kind", DISTILLERS)
+def test_windows_of_next_to_no_history_have_a_loss(kind, number):
+    torch.manual_seed(0)
+    model, window = DISTILLERS[kind].from_mtpp(tiny_fullynn(C), **TINY).train(), random_window(3, L, K, C, 6)
+    window.mask[0, : L - number] = False
+    output = model.float()(window.times.float(), *window[1:3], num_future=K)
+    output.loss.backward()
+    assert output.loss.isfinite()
