@@ -237,23 +237,13 @@ def test_an_unknown_option_is_answered_with_the_known_ones(additive, function, o
         getattr(perplexity, function)(additive, by_hand([1.0, 2.0], [0, 1], 1), mask_of(1), **{option: "gates"})
 
 
+@pytest.mark.parametrize("function", ["dppl", "log_perplexity", "future_log_prob"])
+def test_masks_of_another_shape_are_refused(additive, function):
+    with pytest.raises(ValueError, match=r"keep must be \(..., B, L\), here \(1, 2\) at its end; got \(1, 3\)"):
+        getattr(perplexity, function)(additive, by_hand([1.0, 2.0, 3.0], [0, 1, 2], 1), torch.ones(1, 3))
+
+
 # --- the slope of the drop in every gate
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"keep": torch.ones(1, 3)}, r"keep must be \(..., B, L\), here \(1, 2\) at its end; got \(1, 3\)"),
-        ({"marks": torch.zeros(1, 4, dtype=torch.long)}, r"must all be \(B, T\); got .* marks \(1, 4\)"),
-        ({"mask": torch.ones(1, 3)}, "mask torch.bool; got torch.float64, torch.int64 and torch.float32"),
-        ({"num_future": 4}, "num_future must be a number from 1 to 3, all events; got 4"),
-        ({"times": [[1.0]]}, "must be tensors; got list"),
-    ],
-)
-def test_windows_of_a_wrong_shape_or_type_are_refused(additive, change, message):
-    window, keep = by_hand([1.0, 2.0, 3.0], [0, 1, 2], 1), change.pop("keep", None)
-    with pytest.raises(ValueError, match=message):
-        perplexity.future_log_prob(additive, window._replace(**change), keep)
 
 
 def test_the_slopes_of_an_additive_process_by_hand():
