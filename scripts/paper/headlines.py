@@ -50,9 +50,9 @@ def _seeds(rows: Sequence[Any]) -> str:
     return f"{len(rows)} seeds" if len(rows) > 1 else "1 seed"
 
 
-def _likelihood(rows: Rows, what: str, command: str, **data: Any) -> dict[str, str]:
-    rows = _of(rows, task="mtpp", **data)
-    ours = [row for row in rows if row["checkpoint"]]
+def _likelihood(rows: Rows, what: str, command: str, data: str, model: str) -> dict[str, str]:
+    rows = _of(rows, task="mtpp", data=data)
+    ours = [row for row in rows if row["model"].partition("_seed")[0] == f"runs/{model}"]
     beside = ", ".join(
         f"{row['model']} {row['nll']:.3f}" for row in sorted(rows, key=lambda row: row["nll"]) if not row["checkpoint"]
     )
@@ -62,18 +62,20 @@ def _likelihood(rows: Rows, what: str, command: str, **data: Any) -> dict[str, s
 
 def _process(rows: Rows) -> dict[str, str]:
     command = "--task mtpp --model runs/stackoverflow_fullynn ... --pair 15-40"
-    return _likelihood(rows, "The point process: NLL per event, StackOverflow", command, data="stackoverflow")
+    what = "The point process: NLL per event, StackOverflow"
+    return _likelihood(rows, what, command, "stackoverflow", "stackoverflow_fullynn")
 
 
 def _simulated(rows: Rows) -> dict[str, str]:
     command = "--task mtpp --model runs/simulated_fullynn --data simulated:delayed"
-    return _likelihood(rows, "on simulated events, where the truth is known", command, data="simulated:delayed")
+    what = "on simulated events, where the truth is known"
+    return _likelihood(rows, what, command, "simulated:delayed", "simulated_fullynn")
 
 
 def _retweet(rows: Rows) -> dict[str, str]:
     command = "--task mtpp --data data/retweet_seismic738_segments --jitter-seed 0 --pair 10-25"
     what = "on retweet_seismic738 (not the paper's Retweet)"
-    return _likelihood(rows, what, command, data="retweet_seismic738_segments")
+    return _likelihood(rows, what, command, "retweet_seismic738_segments", "retweet_seismic738_segments_fullynn")
 
 
 def _paper_distiller(rows: Rows) -> dict[str, str]:

@@ -167,6 +167,8 @@ def test_padding_does_not_count_in_the_losses():
     assert output.size_loss.item() == pytest.approx((1 / 3 + 2 / 3) / 2)
     output = model.eval()(times, marks, mask, 3)
     assert output["size"].item() == 1.5 and output["dppl_left"].item() == pytest.approx(-0.5)
+    mask[:, 1:3] = False  # one event is left, and both distil it
+    assert model.train()(times, marks, mask, 3).size_loss.item() == 1.0
 
 
 def test_the_rebuilder_decides_which_gradients_the_masks_get():
