@@ -16,8 +16,10 @@ import helpers
 from ehd_hf.data.synthetic import simulated_splits
 from ehd_hf.data.windows import make_crops
 from ehd_hf.models import lognormmix
+from ehd_hf.models.attention import AttentionConfig, AttentionModel
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.gated_lstm import GatedHistoryEncoder, _GatedLSTM, gate_padding, last_kept_times
+from ehd_hf.models.hawkes import HawkesConfig, HawkesModel
 from ehd_hf.models.lognormmix import LogNormMixConfig, LogNormMixModel
 from helpers import AdditiveMTPP, PoissonMTPP, log_grid, random_events, slow_batch_log_prob, wild
 
@@ -26,10 +28,20 @@ SCORES = ("log_prob", "time_log_prob", "mark_log_prob", "compensator")
 tiny_fullynn = functools.partial(helpers.tiny_fullynn, num_layers=2)
 
 
-def tiny_lognormmix(mark_mode="history", num_components=4):
+def tiny_lognormmix(mark_mode="history", num_components=4, **config):
     torch.manual_seed(0)
-    sizes = {"num_marks": C, "embedding_size": 5, "hidden_size": 8, "num_components": num_components}
+    sizes = {"num_marks": C, "embedding_size": 5, "hidden_size": 8, "num_components": num_components, **config}
     return LogNormMixModel(LogNormMixConfig(mark_mode=mark_mode, **sizes))
+
+
+def tiny_hawkes():
+    return HawkesModel(HawkesConfig(num_marks=C, num_scales=3, num_shapes=3))
+
+
+def tiny_attention():
+    torch.manual_seed(0)
+    sizes = {"num_marks": C, "hidden_size": 8, "num_heads": 2, "num_layers": 2, "num_components": 4}
+    return AttentionModel(AttentionConfig(**sizes))
 
 
 def additive():
@@ -45,11 +57,17 @@ BACKBONES = {
     # Wilder ones, with sharper peaks, need finer grids than the suite's; they are tested at the end of the file.
     "lognormmix-history": lambda: wild(tiny_lognormmix("history")),
     "lognormmix-interval": lambda: wild(tiny_lognormmix("interval")),
+    "fullynn-recent": lambda: wild(tiny_fullynn(recent_marks=True)),
+    "lognormmix-recent": lambda: wild(tiny_lognormmix(recent_marks=True)),
+    "hawkes": lambda: wild(tiny_hawkes()),
+    "attention": lambda: wild(tiny_attention(), 0.5),
 }
 AT_INIT = {
     "fullynn-init": lambda: tiny_fullynn().double().eval(),
     "lognormmix-history-init": lambda: tiny_lognormmix("history").double().eval(),
     "lognormmix-interval-init": lambda: tiny_lognormmix("interval").double().eval(),
+    "hawkes-init": lambda: tiny_hawkes().double().eval(),
+    "attention-init": lambda: tiny_attention().double().eval(),
 }
 PADDINGS = ["none", "end", "front", "anywhere"]
 
@@ -564,7 +582,9 @@ def test_loss_is_the_mean_negative_log_likelihood_of_the_counted_events(model, g
 # FullyNN
 
 
-@pytest.mark.parametrize("make", [tiny_fullynn, tiny_lognormmix, lambda: tiny_lognormmix("interval")])
+@pytest.mark.parametrize(
+    "make", [tiny_fullynn, tiny_lognormmix, lambda: tiny_lognormmix("interval"), tiny_hawkes, tiny_attention]
+)
 def test_a_saved_model_opens_the_same_to_the_bit(make, tmp_path, generator):
     model = make().eval()
     model.fit_time_scale(torch.rand(50, generator=generator) * 1e-3)

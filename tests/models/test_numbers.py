@@ -8,6 +8,8 @@ import torch
 
 from ehd_hf import EHDDistiller, FullyNNConfig, FullyNNModel, dppl, load_events
 from ehd_hf.data.windows import make_crops, make_windows
+from ehd_hf.models.attention import AttentionConfig, AttentionModel
+from ehd_hf.models.hawkes import HawkesConfig, HawkesModel
 from ehd_hf.models.lognormmix import LogNormMixConfig, LogNormMixModel
 from ehd_hf.models.perplexity import log_perplexity
 from ehd_hf.models.window import Window
@@ -19,8 +21,11 @@ SCALES = [1e-9, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e9]
 SIZES = {"num_marks": 3, "embedding_size": 4, "hidden_size": 5, "num_components": 6}
 MODELS = {
     "fullynn": lambda: FullyNNModel(FullyNNConfig(**SIZES)),
+    "fullynn, recent marks": lambda: FullyNNModel(FullyNNConfig(recent_marks=True, **SIZES)),
     "lognormmix": lambda: LogNormMixModel(LogNormMixConfig(**SIZES)),
     "lognormmix, interval": lambda: LogNormMixModel(LogNormMixConfig(mark_mode="interval", **SIZES)),
+    "hawkes": lambda: HawkesModel(HawkesConfig(num_marks=3, num_scales=4, num_shapes=3)),
+    "attention": lambda: AttentionModel(AttentionConfig(num_marks=3, hidden_size=8, num_heads=2, num_components=6)),
 }
 
 
@@ -64,7 +69,8 @@ def test_compensators_never_fall_from_0_to_1e12(model, scale):
     model.fit_time_scale(scale * torch.rand(50, dtype=torch.float64))
     model = model.double()
     silences = torch.cat([torch.zeros(1), torch.logspace(-12, 12, 400)]).double()
-    states = torch.randn(1, model.config.hidden_size, dtype=torch.float64).expand(len(silences), -1)
+    times, marks, mask = random_events(1, 5, 3, torch.Generator().manual_seed(1), "none")
+    states = model.encode_history(times * scale, marks, mask, None)[0][:, -1].expand(len(silences), -1)
     values = model.total_compensator(states, silences).detach()
     assert values[0] == 0
     assert (values.diff() >= -1e-15).all()  # of curves that rise by less than rounding can tell
@@ -157,7 +163,7 @@ HARD_DATA = {
 
 
 @pytest.mark.parametrize("kind", HARD_DATA)
-@pytest.mark.parametrize("name", ["fullynn", "lognormmix"])
+@pytest.mark.parametrize("name", ["fullynn", "lognormmix", "hawkes", "attention"])
 def test_training_does_not_diverge_on_hard_data(tmp_path, name, kind):
     draw = np.random.default_rng(0)
     times = [np.cumsum(HARD_DATA[kind](draw)) for _ in range(6)]
@@ -176,9 +182,11 @@ def test_training_does_not_diverge_on_hard_data(tmp_path, name, kind):
 # --- what is no number is caught by name
 
 
-@pytest.fixture
-def poisoned(model):
+@pytest.fixture(params=[name for name in MODELS if name != "hawkes"])  # which has no embeddings
+def poisoned(request):
     """Mark 2 has no embedding that is a number."""
+    torch.manual_seed(0)
+    model = MODELS[request.param]().eval()
     with torch.no_grad():
         model.encoder.mark_embedding.weight[2] = torch.nan
     return model

@@ -88,7 +88,7 @@ class FullyNNModel(GatedLSTMModel):
             # Components that differ in their marks from the start learn several times faster.
             nn.init.normal_(self.emission_logits, std=2.0)
 
-    def score_intervals(self, states: Tensor, intervals: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def score_state(self, states: Tensor, intervals: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rise, slope = self._components(states, intervals)
         amplitudes, tail = self._amplitudes(states)
         compensator = (amplitudes * rise).sum(-1) + tail * intervals
@@ -98,12 +98,12 @@ class FullyNNModel(GatedLSTMModel):
         observed = (F.embedding(marks, emission) * intensities).sum(-1) + of_tail[marks] * tail
         return total, observed.log(), compensator
 
-    def total_compensator(self, states: Tensor, intervals: Tensor) -> Tensor:
+    def state_compensator(self, states: Tensor, intervals: Tensor) -> Tensor:
         rise, _ = self._components(states, intervals)
         amplitudes, tail = self._amplitudes(states)
         return (amplitudes * rise).sum(-1) + tail * intervals
 
-    def mark_intensities(self, states: Tensor, intervals: Tensor) -> Tensor:
+    def state_intensities(self, states: Tensor, intervals: Tensor) -> Tensor:
         _, slope = self._components(states, intervals)
         amplitudes, tail = self._amplitudes(states)
         intensities, tail = amplitudes * slope, tail[..., None]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .point_process import MTPPConfig, MTPPModel
+from .recent_marks import RecentMarks, gates_of
 
 # Quantiles of the training intervals at which the logarithmic time features bend.
 _SCALE_QUANTILES = (0.05, 0.25, 0.75)
@@ -237,15 +238,18 @@ def _parts(gates: Tensor, num_steps: int) -> list[tuple[Tensor, ...]]:
 @strict
 class GatedLSTMConfig(MTPPConfig):
     """What the configs of all backbones on the gated LSTM say: widths of the mark embedding and of the history state
-    (the paper's "history embedding"), and the number of components of the density."""
+    (the paper's "history embedding"), and the number of components of the density. `recent_marks` gives the sequence's
+    own recent marks a path of their own to the next one; the paper's model has none."""
 
     embedding_size: int = 32
     hidden_size: int = 32
     num_components: int = 32
+    recent_marks: bool = False
 
 
 class GatedLSTMModel(MTPPModel):
-    """A backbone whose history state is that of the gated LSTM; subclasses score intervals given a state."""
+    """A backbone whose history state is that of the gated LSTM, with counts of recent marks behind it if asked for.
+    Subclasses define `score_state`, `state_compensator` and `state_intensities`, which read the LSTM's part."""
 
     config_class: Any = GatedLSTMConfig
     time_scales: Tensor
@@ -254,9 +258,10 @@ class GatedLSTMModel(MTPPModel):
         super().__init__(config)
         self.register_buffer("time_scales", torch.tensor([0.1, 0.3, 1.0]))
         self.register_buffer("mean_interval", torch.tensor(1.0))
-        self.encoder = GatedHistoryEncoder(
+        self.encoder: nn.Module = GatedHistoryEncoder(
             config.num_marks, config.embedding_size, len(_SCALE_QUANTILES), config.hidden_size
         )
+        self.recent = RecentMarks(config.num_marks, config.hidden_size) if config.recent_marks else None
 
     def fit_time_scale(self, intervals: Tensor) -> None:
         super().fit_time_scale(intervals)
@@ -272,7 +277,46 @@ class GatedLSTMModel(MTPPModel):
     def encode_history(
         self, times: Tensor, marks: Tensor, mask: Tensor, keep: Tensor | None, mark_weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
+        counts = None if self.recent is None else self.recent(marks, gates_of(keep, mask, times.dtype), mark_weights)
         keep = gate_padding(keep, mask, times.dtype)
         last_times = last_kept_times(times, keep)
         features = self.time_features((times - last_times[:, :-1]).clamp(min=0))
-        return self.encoder(features, marks, keep, mark_weights), last_times
+        states = self.encoder(features, marks, keep, mark_weights)
+        return states if counts is None else torch.cat([states, counts], dim=-1), last_times
+
+    # --- a subclass defines the next three, of the LSTM's state (..., D)
+
+    def score_state(self, states: Tensor, intervals: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`score_intervals` without recent marks."""
+        raise TypeError(f"{type(self).__name__} must define score_state")
+
+    def state_compensator(self, states: Tensor, intervals: Tensor) -> Tensor:
+        """`total_compensator`, on which recent marks have no influence."""
+        raise TypeError(f"{type(self).__name__} must define state_compensator")
+
+    def state_intensities(self, states: Tensor, intervals: Tensor) -> Tensor:
+        """`mark_intensities` without recent marks."""
+        raise TypeError(f"{type(self).__name__} must define state_intensities")
+
+    def score_intervals(self, states: Tensor, intervals: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.recent is None:
+            return self.score_state(states, intervals, marks)
+        states, counts = self._split(states)
+        total, observed, compensator = self.score_state(states, intervals, marks)
+        return total, total + self.recent.log_probs(states, observed - total, counts, marks), compensator
+
+    def total_compensator(self, states: Tensor, intervals: Tensor) -> Tensor:
+        return self.state_compensator(self._split(states)[0], intervals)
+
+    def mark_intensities(self, states: Tensor, intervals: Tensor) -> Tensor:
+        states, counts = self._split(states)
+        intensities = self.state_intensities(states, intervals)
+        if self.recent is None:
+            return intensities
+        total = intensities.sum(-1, keepdim=True)
+        return total * self.recent.log_probs(states, torch.log(intensities / total), counts, None).exp()
+
+    def _split(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """The LSTM's part of a state, and the counts behind it."""
+        width = self.config.hidden_size
+        return states[..., :width], states[..., width:]

@@ -79,15 +79,15 @@ class LogNormMixModel(GatedLSTMModel):
         self.log_mean.copy_(logs.mean())
         self.log_std.copy_(logs.std(correction=0).clamp(min=_SMALLEST_LOG_STD))
 
-    def score_intervals(self, states: Tensor, intervals: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def score_state(self, states: Tensor, intervals: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         total, compensator = self._log_intensity_and_compensator(states, intervals)
         mark_log_prob = self._mark_log_probs(states, intervals).gather(-1, marks[..., None])[..., 0]
         return total, total + mark_log_prob, compensator
 
-    def total_compensator(self, states: Tensor, intervals: Tensor) -> Tensor:
+    def state_compensator(self, states: Tensor, intervals: Tensor) -> Tensor:
         return self._log_intensity_and_compensator(states, intervals)[1]
 
-    def mark_intensities(self, states: Tensor, intervals: Tensor) -> Tensor:
+    def state_intensities(self, states: Tensor, intervals: Tensor) -> Tensor:
         total, _ = self._log_intensity_and_compensator(states, intervals)
         return torch.exp(total[..., None] + self._mark_log_probs(states, intervals))
 

@@ -146,6 +146,22 @@ class HubModel(PreTrainedModel):
             reset()
 
 
+def first_after(split: Tensor, last_times: Tensor, times: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Position (B, 1) of the first kept event at or after `split` (B,), and whether the silence before it, since
+    `last_times` (B, T), reaches back to `split` (B, 1)."""
+    silence = split[:, None] - last_times
+    touches = mask & (times >= split[:, None]) & (silence >= 0)
+    spans = touches & (silence > 0)
+    # Deleted events tied with the split also span it; the first kept event after it is the last that does. Where no
+    # event does, the correction is 0, but its slope in the gate of the event at the split is not.
+    length = times.shape[1]
+    position = torch.arange(length, device=times.device)
+    last = torch.where(spans, position, -1).amax(dim=1)
+    first = torch.where(touches, position, length - 1).amin(dim=1)
+    index = torch.where(last >= 0, last, first)[:, None]
+    return index, touches.gather(1, index)
+
+
 class MTPPModel(HubModel):
     """A marked temporal point process. Subclasses define its first four methods."""
 
@@ -239,19 +255,11 @@ class MTPPModel(HubModel):
         self, states: Tensor, last_times: Tensor, times: Tensor, mask: Tensor, survived_until: Tensor
     ) -> Tensor:
         """-log P(no event up to `survived_until`), at the first event after it and 0 elsewhere: (B, T)."""
-        silence = survived_until[:, None] - last_times
-        touches = mask & (times >= survived_until[:, None]) & (silence >= 0)
-        spans = touches & (silence > 0)
-        # Deleted events tied with the split also span it; the first kept event after it is the last that does. Where
-        # no event does, the correction is 0, but its slope in the gate of the event at the split is not.
-        length = times.shape[1]
-        position = torch.arange(length, device=times.device)
-        last = torch.where(spans, position, -1).amax(dim=1)
-        first = torch.where(touches, position, length - 1).amin(dim=1)
-        index = torch.where(last >= 0, last, first)[:, None]  # (B, 1)
+        index, touches = first_after(survived_until, last_times, times, mask)
         state = states.gather(1, index[:, :, None].expand(-1, -1, states.shape[-1]))
-        compensator = self.total_compensator(state, silence.gather(1, index).clamp(min=0))
-        correction = torch.where(touches.gather(1, index), compensator, torch.zeros_like(compensator))
+        silence = (survived_until[:, None] - last_times.gather(1, index)).clamp(min=0)
+        compensator = self.total_compensator(state, silence)
+        correction = torch.where(touches, compensator, torch.zeros_like(compensator))
         return torch.zeros_like(times).scatter(1, index, correction)
 
     def forward(self, times: Tensor, marks: Tensor, mask: Tensor, loss_mask: Tensor | None = None) -> MTPPOutput:

@@ -1,0 +1,312 @@
+# No `from __future__ import annotations` here: it would disable the type checks of the config fields.
+"""Hawkes process with basis kernels: every event adds to the intensity of every mark, and nothing else does.
+
+    intensity_m(t) = mu_m + sum_j sum_b A_b[m_j, m] g_b(t - t_j)
+
+The g_b are Erlang densities of shapes 1 (exponential) to `num_shapes` on log-spaced scales, mu and A are positive.
+A_b[m', m] is the expected number of events m that an event m' causes through g_b, so their sum is the branching
+matrix. Likelihood, compensator and the effect of a deletion are closed forms; a deletion is a subtraction.
+
+With x = lag / scale, the terms x^k exp(-x) / k! make an Erlang density (the k-th, of shape k + 1, per scale), its
+survival function (the sum of the terms up to k), and a state: terms summed over events follow from what they were at
+any earlier time. So cost grows linearly with events, however long ago they act. Sums are taken by mark of the cause:
+they then depend on the data alone, and training needs no gradients through the recurrence.
+
+Shapes: S scales, N shapes, C marks; a state is (S, N, C), flattened to D.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoConfig, AutoModel
+
+from .gated_lstm import gate_padding, last_kept_times
+from .point_process import MTPPConfig, MTPPModel, MTPPOutput, first_after
+
+# Events that are related pair by pair; what came before them is read from a state.
+_BLOCK = 8
+# Lags in scales beyond which nothing is left: higher powers would overflow.
+_LONGEST_LAG = 80.0
+# Of a new model: expected children of an event, and background events per mean interval.
+_FIRST_CHILDREN, _FIRST_RATE = 0.5, 0.5
+
+
+@strict
+class HawkesConfig(MTPPConfig):
+    """Config of `HawkesModel`: number of time scales, and of Erlang shapes (1, 2, ...) on each. There are
+    num_scales * num_shapes * num_marks^2 parameters: made for up to some hundred marks."""
+
+    model_type = "hawkes"
+
+    num_scales: int = 6
+    num_shapes: int = 6
+
+
+class HawkesModel(MTPPModel):
+    """Hawkes process on the MTPP contract. A gate in [0, 1] multiplies what its event adds to the intensity."""
+
+    config_class = HawkesConfig
+    scales: Tensor
+
+    def __init__(self, config: HawkesConfig) -> None:
+        super().__init__(config)
+        marks, bases = config.num_marks, (config.num_scales, config.num_shapes)
+        self.register_buffer("mean_interval", torch.tensor(1.0))
+        self.register_buffer("scales", torch.logspace(-1, 1, config.num_scales))
+        # Both count from the values of a new model: weight decay leads back there.
+        self.raw_rates = nn.Parameter(torch.zeros(marks))
+        self.raw_weights = nn.Parameter(torch.zeros(*bases, marks, marks))
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if module is self:
+            nn.init.zeros_(self.raw_rates)
+            nn.init.zeros_(self.raw_weights)
+
+    def fit_time_scale(self, intervals: Tensor) -> None:
+        super().fit_time_scale(intervals)
+        ordered = intervals[intervals > 0].double().sort().values
+        shortest, mean = ordered[len(ordered) // 20], self.mean_interval.double()
+        ends = torch.stack([torch.minimum(shortest, mean / 4), 30 * mean]).log()
+        steps = torch.linspace(0, 1, len(self.scales), dtype=torch.float64, device=ends.device)
+        self.scales.copy_(torch.lerp(ends[0], ends[1], steps).exp())
+
+    # --- what people look at
+
+    @property
+    def rates(self) -> Tensor:
+        """mu (C,): background events per unit of time."""
+        return F.softplus(self.raw_rates + _raw(_FIRST_RATE / len(self.raw_rates))) / self.mean_interval
+
+    @property
+    def weights(self) -> Tensor:
+        """A (S, N, C, C): expected children by scale, shape, mark of the cause and mark of the effect."""
+        first = _FIRST_CHILDREN / (self.raw_weights.numel() / self.config.num_marks)
+        return F.softplus(self.raw_weights + _raw(first))
+
+    @property
+    def branching(self) -> Tensor:
+        """(C, C): expected number of events of the column's mark that one of the row's mark causes directly."""
+        return self.weights.sum((0, 1))
+
+    def kernel(self, times: Tensor) -> Tensor:
+        """What an event of the first mark adds to the intensity of the second after `times` (Q,): (C, C, Q)."""
+        scales = self.scales.to(times)
+        terms = erlang_terms(times[:, None] / scales, self.config.num_shapes)  # (Q, S, N)
+        return torch.einsum("qsn,sncm->cmq", terms / scales[:, None], self.weights)
+
+    def parent_shares(self, times: Tensor, marks: Tensor, mask: Tensor) -> Tensor:
+        """Share of each earlier event j in the intensity of event i's mark at event i, [b, i, j]: (B, T, T), 0 where
+        j is no event before i. One minus their sum over j is the share of the background."""
+        earlier = (mask[:, :, None] & mask[:, None, :]).tril(-1)
+        lags = (times[:, :, None] - times[:, None, :]).masked_fill(~earlier, 0.0)
+        causes, effects = marks[:, None, :], marks[:, :, None]
+        added = torch.zeros_like(lags)
+        for scale, weights in zip(self.scales.to(times), self.weights, strict=True):  # (N, C, C); all would be large
+            terms = erlang_terms(lags / scale, self.config.num_shapes)  # (B, T, T, N)
+            added = added + (weights.permute(1, 2, 0)[causes, effects] * terms).sum(-1) / scale
+        added = added * earlier
+        return added / (self.rates[marks] + added.sum(2))[..., None]
+
+    # --- the contract
+
+    def encode_history(
+        self, times: Tensor, marks: Tensor, mask: Tensor, keep: Tensor | None, mark_weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As the contract says. Between gates of 0 and 1, the last kept event is the last whose gate is not 0."""
+        gates, times = gate_padding(keep, mask, times.dtype), _without_padding(times, mask)
+        amounts = _amounts(gates, mask, mark_weights, times.dtype)
+        arrivals = F.one_hot(marks, self.config.num_marks) * amounts[..., None]  # (B, T, C)
+        states = [times.new_zeros(len(times), 1, *self.raw_weights.shape[:3])]
+        states += [features for _, features in self._blocks(times, arrivals)]
+        after = torch.cat(states, dim=1)
+        after[:, 1:, :, 0] += arrivals[:, :, None]  # an event at its own time
+        position = torch.arange(1, times.shape[1] + 1, device=times.device)
+        last = F.pad(torch.where(amounts.detach() > 0, position, 0).cummax(dim=1).values, (1, 0))  # (B, T + 1)
+        states_kept = after.flatten(2).gather(1, last[:, :, None].expand(-1, -1, after[0, 0].numel()))
+        return states_kept, F.pad(times, (1, 0)).gather(1, last)
+
+    def score_intervals(self, states: Tensor, intervals: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        tables, rates = self._tables(), self.rates
+        observed, total, left = _read(tables, rates, self._evolve(states, intervals), marks)
+        return total.log(), observed.log(), rates.sum() * intervals + states @ tables[2] - left
+
+    def total_compensator(self, states: Tensor, intervals: Tensor) -> Tensor:
+        survivors = self._tables()[2]
+        left = self._evolve(states, intervals) @ survivors
+        return self.rates.sum() * intervals + states @ survivors - left
+
+    def mark_intensities(self, states: Tensor, intervals: Tensor) -> Tensor:
+        return self.rates + F.linear(self._evolve(states, intervals), self._tables()[0])
+
+    def event_log_prob(
+        self,
+        times: Tensor,
+        marks: Tensor,
+        mask: Tensor,
+        *,
+        keep: Tensor | None = None,
+        survived_until: Tensor | None = None,
+        num_last: int | None = None,
+        positions: Tensor | None = None,
+        mark_weights: Tensor | None = None,
+    ) -> MTPPOutput:
+        # Intensities are read at every event, kept or not, and gates carry the compensator since the last kept one as
+        # they carry its time. A state per event, as the base class wants it, would lose the slopes of deleted events.
+        gates, times = gate_padding(keep, mask, times.dtype), _without_padding(times, mask)
+        amounts = _amounts(gates, mask, mark_weights, times.dtype)
+        observed, total, left = self._read_events(times, marks, amounts)
+        children, rate = self.branching.sum(1), self.rates.sum()
+        born = F.pad(left + amounts * children[marks], (1, 0))[:, :-1]
+        passed = rate * times.diff(dim=1, prepend=torch.zeros_like(times[:, :1]))
+        steps = passed + born - left  # the compensator since the event before, kept or not
+        compensator, last_times = _since_kept(steps, gates), last_kept_times(times, gates)[:, :-1]
+        survived = torch.zeros_like(steps)
+        if survived_until is not None:
+            lags = (survived_until[:, None] - times).clamp(min=0)
+            until_split = rate * survived_until + (amounts * self._started(lags, marks)).sum(1)
+            survived = compensator - (steps.cumsum(1) - until_split[:, None])  # from the last kept event to the split
+        values: tuple[Tensor, ...] = (observed.log(), total.log(), compensator, survived, times, mask, last_times)
+        if positions is not None:
+            values = tuple(value.gather(1, positions) for value in values)
+        elif num_last is not None:
+            values = tuple(value[:, value.shape[1] - num_last :] for value in values)
+        log_intensity, total_log_intensity, compensator, survived, times, mask, last_times = values
+        time_log_prob = total_log_intensity - compensator
+        if survived_until is not None:
+            index, touches = first_after(survived_until, last_times, times, mask)
+            correction = survived.gather(1, index).masked_fill(~touches, 0.0)
+            time_log_prob = time_log_prob.scatter_add(1, index, correction)
+        time_log_prob = time_log_prob.masked_fill(~mask, 0.0)
+        mark_log_prob = (log_intensity - total_log_intensity).masked_fill(~mask, 0.0)
+        return MTPPOutput(
+            log_prob=time_log_prob + mark_log_prob,
+            time_log_prob=time_log_prob,
+            mark_log_prob=mark_log_prob,
+            compensator=compensator,
+        )
+
+    # --- its parts
+
+    def _tables(self, causes: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """What a state (D,) is multiplied with: for the intensity of each mark (C, D), for that of all marks (D,), and
+        for the expected children still to come (D,). `causes` are the marks in the state, all by default."""
+        weights = self.weights if causes is None else self.weights[:, :, causes]
+        by_mark = (weights / self.scales[:, None, None, None]).flatten(0, 2).t().contiguous()
+        # The survival function of a shape is the sum of the terms up to it.
+        survivors = weights.sum(3).flip(1).cumsum(1).flip(1).flatten()
+        return by_mark, by_mark.sum(0), survivors
+
+    def _read_events(self, times: Tensor, marks: Tensor, amounts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Before each event: intensity of its mark, of all marks, and expected children still to come, (B, T) each."""
+        causes, places = None, marks
+        if self.config.num_marks > marks.numel() > 0:  # of many marks, those that occur
+            causes, places = marks.unique(return_inverse=True)
+        number = self.config.num_marks if causes is None else len(causes)
+        tables, rates = self._tables(causes), self.rates
+        arrivals = F.one_hot(places, number) * amounts[..., None]
+        parts = [
+            _read(tables, rates, features.flatten(2), marks[:, block])
+            for block, features in self._blocks(times, arrivals)
+        ]
+        if not parts:
+            return times, times, times
+        observed, total, left = (torch.cat(pieces, dim=1) for pieces in zip(*parts, strict=True))
+        return observed, total, left
+
+    def _blocks(self, times: Tensor, arrivals: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Block by block of the events, the state before each of them, (B, events, S, N, C). `arrivals` (B, T, C) is
+        how much of which mark an event brings. Events of a block meet pair by pair, earlier ones through a state."""
+        num_shapes, scales = self.config.num_shapes, self.scales.to(times)[:, None]
+        state = times.new_zeros(len(times), len(scales), num_shapes, arrivals.shape[2])
+        state_time = times.new_zeros(len(times), 1)
+        for first in range(0, times.shape[1], _BLOCK):
+            block = slice(first, first + _BLOCK)
+            now, arriving = times[:, block], arrivals[:, block].to(times.dtype)
+            # One more query, after the last event, gives the state for the next block.
+            queries = torch.cat([now, now[:, -1:]], dim=1)
+            earlier = torch.ones(queries.shape[1], now.shape[1], dtype=torch.bool, device=now.device).tril(-1)
+            lags = (queries[:, :, None] - now[:, None, :]).masked_fill(~earlier, torch.inf)
+            pairs = erlang_terms(lags[:, None] / scales[..., None], num_shapes).transpose(
+                3, 4
+            )  # (B, S, queries, N, j)
+            moved = _moves((queries - state_time)[:, None] / scales, num_shapes)  # (B, S, queries, N, N)
+            sources = torch.cat([arriving[:, None].expand(-1, len(scales), -1, -1), state], dim=2)
+            features = torch.cat([pairs, moved], dim=4).flatten(2, 3) @ sources  # (B, S, Q * N, C)
+            features = features.unflatten(2, (-1, num_shapes)).transpose(1, 2)
+            yield block, features[:, :-1]
+            state, state_time = features[:, -1], now[:, -1:]
+
+    def _evolve(self, states: Tensor, intervals: Tensor) -> Tensor:
+        """States (..., D) after a silence of length `intervals` (...) each."""
+        bases = self.raw_weights.shape[:3]
+        moved = _moves(intervals[..., None] / self.scales.to(intervals), bases[1])  # (..., S, N, N)
+        return (moved @ states.unflatten(-1, bases)).flatten(-3)
+
+    def _started(self, lags: Tensor, marks: Tensor) -> Tensor:
+        """Expected children of events of `marks` (B, T) within `lags` (B, T) after them: (B, T)."""
+        scales, total = self.scales.to(lags), self.weights.sum(3)  # (S, N, C)
+        left = erlang_terms(lags[..., None] / scales, self.config.num_shapes).cumsum(-1)  # (B, T, S, N)
+        return ((1 - left) * total.permute(2, 0, 1)[marks]).sum((2, 3))
+
+
+def erlang_terms(x: Tensor, num_shapes: int) -> Tensor:
+    """x^k exp(-x) / k! for k = 0 .. num_shapes - 1: (..., N)."""
+    capped = x.clamp(0.0, _LONGEST_LAG)
+    terms = [torch.exp(-capped)]
+    for k in range(1, num_shapes):
+        terms.append(terms[-1] * capped / k)
+    return torch.stack(terms, dim=-1)
+
+
+def _moves(x: Tensor, num_shapes: int) -> Tensor:
+    """What carries sums of `erlang_terms` over a lag of `x` (...) scales: (..., N, N), its rows the new terms. The
+    k-th at x + y is the sum over l of the (k - l)-th at x and the l-th at y."""
+    order = torch.arange(num_shapes, device=x.device)
+    terms = F.pad(erlang_terms(x, num_shapes), (1, 0))  # a zero above the diagonal
+    return terms[..., (order[:, None] - order + 1).clamp(min=0)]
+
+
+def _read(
+    tables: tuple[Tensor, Tensor, Tensor], rates: Tensor, states: Tensor, marks: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of `states` (..., D), intensity of `marks` (...), of all marks, and children still to come: (...) each."""
+    by_mark, by_all, survivors = tables
+    observed = rates[marks] + (F.embedding(marks, by_mark) * states).sum(-1)
+    return observed, rates.sum() + states @ by_all, states @ survivors
+
+
+def _amounts(gates: Tensor | None, mask: Tensor, mark_weights: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """How much of each event acts, (B, T): its gate times the weight of its mark, 0 on padding."""
+    amounts = mask.to(dtype)
+    if gates is not None:
+        amounts = torch.cat([gates, amounts[:, gates.shape[1] :]], dim=1)
+    return amounts if mark_weights is None else amounts * mark_weights
+
+
+def _since_kept(steps: Tensor, gates: Tensor | None) -> Tensor:
+    """Sums of `steps` (B, T) since the last kept event; `gates` (B, G) as in `last_kept_times`."""
+    if gates is None:
+        return steps
+    sums = list(steps.split(1, dim=1))
+    for place, gate in enumerate(gates[:, : len(sums) - 1].split(1, dim=1)):
+        sums[place + 1] = sums[place + 1] + (1 - gate) * sums[place]
+    return torch.cat(sums, dim=1)
+
+
+def _without_padding(times: Tensor, mask: Tensor) -> Tensor:
+    """Times (B, T) with those of the events before on padding, so that none is out of order."""
+    return torch.where(mask, times, times.masked_fill(~mask, 0.0).cummax(dim=1).values)
+
+
+def _raw(value: float) -> float:
+    """Where softplus is `value`."""
+    return math.log(math.expm1(value))
+
+
+AutoConfig.register("hawkes", HawkesConfig)
+AutoModel.register(HawkesConfig, HawkesModel)
