@@ -276,9 +276,10 @@ class Fit:
         example_log(12, 0).to_csv(self.log, index=False)
         recipe.VALIDATION_ITEMS["distiller"], recipe.MOST_TEST_WINDOWS = 5, 5
         recipe.SECONDS_BETWEEN_CHECKPOINTS = 0
+        recipe.MTPP_STEPS, recipe.DISTILLER_STEPS["ranking"] = (20, 20), (10, 10)
 
     def run(self):
-        words = ["train", self.log, "--sequence", "service", "--history", "6", "--future", "2", "--minutes", "0.001"]
+        words = ["train", self.log, "--sequence", "service", "--history", "6", "--future", "2", "--threads", "1"]
         said = io.StringIO()
         with redirect_stderr(said), redirect_stdout(io.StringIO()):
             code = app([*map(str, words), "--out", str(self.folder), "--yes"], standalone_mode=False)

@@ -57,7 +57,8 @@ def test_ehd_hf_train_struck_here_and_there_ends_as_if_nothing_had_happened(tmp_
         print(found)
         # Of some 650 operations, about 150 have just written something that can be torn.
         assert found["operations"] > (100 if found["way"] == "tear" else 400)
-        assert found["killed"] + found["refused"] == 8
+        # A single operation that fails may be one that a run does without; what it leaves is compared all the same.
+        assert found["killed"] + found["refused"] == 8 or (found["way"] == "broken" and found["refused"] > 4)
 
 
 # --- real kills
@@ -73,14 +74,21 @@ def newest(place):
     return max(changes, default=0)
 
 
-def killed_again_and_again(command, place, seed, times=6, most=40):
+def seconds_of(command):
+    """How many seconds a run takes that nobody disturbs."""
+    began = time.monotonic()
+    subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)
+    return time.monotonic() - began
+
+
+def killed_again_and_again(command, place, seed, seconds, times=6, most=40):
     """Run `command()` to the end, killed so many times on the way: after as many changes to `place` as are drawn, and
-    some milliseconds; the first time at any moment, perhaps before it has begun."""
+    some milliseconds; the first time at any moment of the first half of its `seconds`, perhaps before it has begun."""
     print(f"seed {seed}")
     draw = random.Random(seed)
     for number in range(times):
         changes = draw.randint(1, most) if number else 0
-        delay = draw.uniform(0, 0.05 if number else 10)
+        delay = draw.uniform(0, 0.05 if number else seconds / 2)
         before = newest(place)
         process = subprocess.Popen(command(), env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for _ in range(changes):
@@ -125,10 +133,9 @@ def test_training_killed_at_random_moments_ends_as_if_nothing_had_happened(tmp_p
         return [sys.executable, str(SCRIPTS / "train.py"), *map(str, words)]
 
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    subprocess.run(command(whole), env=ENVIRONMENT, check=True, capture_output=True)
-    killed_again_and_again(lambda: command(broken), broken, seed=sum(map(ord, stage)))
+    killed_again_and_again(lambda: command(broken), broken, sum(map(ord, stage)), seconds_of(command(whole)))
     names = {"config.json", "log.jsonl", "model.safetensors", "training.json"}
-    assert {path.name for path in broken.iterdir()} == names
+    assert {path.name for path in broken.iterdir()} == {path.name for path in whole.iterdir()} >= names
     for name in names - {"training.json"}:  # that one names the folder
         assert (broken / name).read_bytes() == (whole / name).read_bytes(), name
 
@@ -146,13 +153,14 @@ def test_an_evaluation_killed_at_random_moments_has_every_row_once(tmp_path):
 
     for name in ("whole", "broken"):
         (tmp_path / name).mkdir()
-    subprocess.run(command(tmp_path / "whole"), env=ENVIRONMENT, check=True, capture_output=True)
-    killed_again_and_again(lambda: command(tmp_path / "broken"), tmp_path / "broken", seed=7, most=2)
+    seconds = seconds_of(command(tmp_path / "whole"))
+    killed_again_and_again(lambda: command(tmp_path / "broken"), tmp_path / "broken", 7, seconds, most=2)
     rows = {}
     for name in ("whole", "broken"):
         assert [path.name for path in (tmp_path / name).iterdir()] == ["rows.jsonl"]
         lines = (tmp_path / name / "rows.jsonl").read_text().splitlines()
-        rows[name] = [{key: value for key, value in json.loads(line).items() if "second" not in key} for line in lines]
+        parsed = [json.loads(line) for line in lines]
+        rows[name] = [{key: row[key] for key in row if "second" not in key and key != "command"} for row in parsed]
     assert rows["broken"] == rows["whole"] and len(rows["whole"]) == 15
 
 
@@ -166,13 +174,12 @@ def test_ehd_hf_train_killed_at_random_moments_ends_as_if_nothing_had_happened(t
         words += ["--out", out, "--threads", "1", "--yes"]
         program = (
             "import sys; from ehd_hf.training import recipe; recipe.SECONDS_BETWEEN_CHECKPOINTS = 0;"
-            "recipe.MTPP_STEPS, recipe.DISTILLER_STEPS = (150, 150), (100, 100);"
+            "recipe.MTPP_STEPS = 150, 150; recipe.DISTILLER_STEPS = dict.fromkeys(recipe.DISTILLERS, (100, 100));"
             "from ehd_hf.cli import app; code = app(sys.argv[1:], standalone_mode=False); sys.exit(code > 1)"
         )
         return [sys.executable, "-c", program, *map(str, words)]
 
-    subprocess.run(command(whole), env=ENVIRONMENT, check=True, capture_output=True)
-    killed_again_and_again(lambda: command(broken), broken, seed=11)
+    killed_again_and_again(lambda: command(broken), broken, 11, seconds_of(command(whole)))
     assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     config = (broken / "config.json").read_text()
     assert config.replace(str(broken), str(whole)) == (whole / "config.json").read_text()  # it names the first stage

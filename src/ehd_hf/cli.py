@@ -13,6 +13,7 @@ import math
 import os
 import shlex
 import sys
+import time as time_module
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import asdict
@@ -25,6 +26,7 @@ import typer
 from . import __version__
 
 if TYPE_CHECKING:
+    from .data.reading import Read
     from .data.sequences import EventSequences
     from .explain.explainer import EHDDistiller
     from .explain.explanation import Explanation
@@ -48,7 +50,13 @@ def _option(help: str, *names: str, metavar: str | None = None) -> Any:
     return typer.Option(*names, metavar=metavar, help=help, show_default=False)
 
 
-EventsFile = Annotated[Path, typer.Argument(metavar="EVENTS", help="CSV, TSV, JSONL or Parquet, a row per event.")]
+EventsFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="EVENTS",
+        help="CSV, TSV, JSONL or Parquet, a row per event; or a folder of files named train, validation and test.",
+    ),
+]
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Folder of a model, a bundled name, or a Hub id.")]
 TimeColumn = Annotated[str | None, _option("Column of when it happened.", "--time", metavar="COLUMN")]
 MarkColumn = Annotated[str | None, _option("Column of what happened.", "--mark", metavar="COLUMN")]
@@ -66,6 +74,10 @@ TimeFormat = Annotated[
 MaxMarks = Annotated[int, typer.Option(metavar="N", help="Kinds of events to tell apart at most.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Threads = Annotated[int, typer.Option(min=0, metavar="N", help="CPU threads; 0: all, or what OMP_NUM_THREADS says.")]
+TrainThreads = Annotated[
+    int,
+    typer.Option(min=0, metavar="N", help="CPU threads; 0: what OMP_NUM_THREADS says, or as many as help when tried."),
+]
 Future = Annotated[int | None, _option("How many last events to explain; by default as trained.", metavar="N")]
 History = Annotated[
     str | None, _option("How many events before them to look at, or all; by default as trained.", metavar="N|all")
@@ -190,7 +202,7 @@ def _set_threads(threads: int) -> int:
 def _open_model(model: str) -> EHDDistiller:
     """An explainer; a point process alone explains too."""
     if not (Path(model) / "config.json").is_file() and (Path(model) / "plan.json").is_file():
-        raise ValueError(f"training in {model} is not finished. Repeat its command to go on, then ask again.")
+        raise ValueError(f"training in {model} has no model yet. Repeat its command to go on, then ask again.")
     _say(f"Opening {model} ...", stderr=True)
     from transformers.utils import logging
 
@@ -200,16 +212,16 @@ def _open_model(model: str) -> EHDDistiller:
     return EHDDistiller.from_pretrained(model)
 
 
-def _open_both(model: str, events: Path, threads: int, **columns: str | None) -> tuple[EHDDistiller, EventSequences]:
+def _open_both(model: str, events: Path, threads: int, **columns: str | None) -> tuple[EHDDistiller, Read]:
     """The explainer and the events, read the way the explainer's training events were."""
-    from .data.tables import column_names
+    from .data.tables import column_names, is_split_folder
 
-    column_names(events)  # a file that cannot be read is refused before a model is opened
+    is_split_folder(events) or column_names(events)  # what cannot be read is refused before a model is opened
     explainer = _open_model(model)
     _set_threads(threads)
     read = explainer.read(events, **columns)
     _show_notes(read.notes, stderr=True)
-    return explainer, read.events
+    return explainer, read
 
 
 # --- commands
@@ -273,6 +285,7 @@ def demo(
 @_command(
     "train events.csv --time ts --mark type --sequence user --out model/",
     "train events.csv --out model/ --minutes 10 --yes",
+    "train events.csv --out model/ --minutes 10 --finish",
 )
 def train(
     events: EventsFile,
@@ -280,7 +293,12 @@ def train(
     time: TimeColumn = None,
     mark: MarkColumn = None,
     sequence: SequenceColumn = None,
-    minutes: Annotated[float | None, _option("Train for about so long.", metavar="N")] = None,
+    minutes: Annotated[
+        float | None, _option("Take so long, by the clock, all in all; more of them go on from there.", metavar="N")
+    ] = None,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Train no further: judge and keep the best model so far.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
     history: Annotated[int | None, _option("Past events of a window.", metavar="N")] = None,
@@ -291,11 +309,17 @@ def train(
     ] = None,
     max_marks: MaxMarks = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of the split and of all that is drawn.")] = 0,
+    backbone: Annotated[
+        str, _option("auto; fullynn, lognormmix, hawkes or attention; or several, such as a,b.", metavar="KIND")
+    ] = "lognormmix",
+    keep_all: Annotated[
+        bool, typer.Option("--keep-all", help="Of several backbones keep all, in the folder backbones.")
+    ] = False,
     distiller: Annotated[str, _option("ranking; ehd, the paper's; or none.", metavar="KIND")] = "ranking",
     config: Annotated[
         Path | None, _option("Train by this plan: plan.json of a model, or YAML.", metavar="FILE")
     ] = None,
-    threads: Threads = 0,
+    threads: TrainThreads = 0,
     json: AsJson = False,
 ) -> int:
     """Train a model on a table of events.
@@ -304,18 +328,25 @@ def train(
     time, windows and steps are chosen from the data. You see the plan, with the
     time it takes, before it starts. Where there are more than --max-marks kinds
     of events, the rarest become one, 'other'. 80 % of the sequences are for
-    training, 10 % choose the best model, 10 % judge it. Interrupted? The same
-    command goes on where it was.
+    training, 10 % choose the best model, 10 % judge it; files of your own named
+    train, validation and test are taken as they are. Ctrl-C keeps the best model
+    so far, ready to explain; the same command goes on where it was.
     """
+    began = time_module.monotonic()
     if minutes is not None and not 0 < minutes < math.inf:
         raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
     _check_place(out)
     from .data.reading import Reading, read_events
-    from .files import read_rows
+    from .files import OneWriter, read_rows
     from .training import recipe as fitting
 
-    if config is not None and (history, future, minutes, seed, distiller) != (None, None, None, 0, "ranking"):
-        raise ValueError("--config holds the plan. Leave out --history, --future, --minutes, --seed and --distiller.")
+    asked: dict[str, Any] = {"history": history, "future": future, "minutes": minutes, "seed": seed}
+    asked |= {"distiller": distiller, "backbone": backbone}
+    if config is not None and [*asked.values()] != [None, None, None, 0, "ranking", "lognormmix"]:
+        named = "--history, --future, --minutes, --seed, --distiller and --backbone"
+        raise ValueError(f"--config holds the plan. Leave out {named}.")
+    if finish and not (out / fitting.PLAN_FILE).is_file():
+        raise ValueError(f"--finish is for a training that has begun; there is none in {out}. Leave it out to begin.")
     earlier = None if config is None else fitting.Run.load(config)
     _say(f"Reading {events} ...", stderr=True)
     reading = None if earlier is None else Reading.from_dict(earlier.reading)
@@ -324,20 +355,21 @@ def train(
     findings = fitting.inspect_events(read.events)
     threads = _set_threads(threads)
     _say("Planning ...", stderr=True)
-    asked: dict[str, Any] = {"history": history, "future": future, "minutes": minutes, "seed": seed}
-    asked["distiller"] = distiller
-    run, splits = fitting.prepare(out, read, events.name, plan=None if earlier is None else earlier.plan, **asked)
+    plan = None if earlier is None else earlier.plan
+    run, splits = fitting.prepare(out, read, events.name, plan=plan, threads=threads, **asked)
     if not (out / fitting.PLAN_FILE).is_file():
         if not json:
             _show(fitting.describe_plan(run, splits, findings), title=f"Plan for {out}")
             _show_notes(read.notes)
             _show_notes(findings.warnings, "warning")
         elif dry_run:
-            seconds = fitting.estimate_seconds(run.plan, run.seconds_per_step)
+            seconds = fitting.estimate_seconds(run.plan, run.costs)
             _print_json(asdict(run) | {"seconds": seconds, "notes": read.notes, "warnings": findings.warnings})
+        asks = time_module.monotonic()
         if not dry_run and not (yes or _agreed()):
             _say("Nothing was started.", stderr=True)
             return DONE
+        began += time_module.monotonic() - asks  # the clock stands still while people think
     elif dry_run:
         _say(f"{out} holds this run already: {'finished' if run.finished else 'the same command goes on with it'}.")
     if dry_run:
@@ -350,11 +382,27 @@ def train(
                 "progress": not json and sys.stderr.isatty(),
                 "announce": lambda text: _say(text, stderr=True),
             }
-            rows = fitting.carry_out(out, splits, run, threads=threads, **shown)
+            shown |= {"finish": finish, "keep_all": keep_all}
+            rows = fitting.carry_out(out, splits, run, threads=threads, began=began, **shown)
+    except OneWriter:
+        if not finish:
+            raise
+        fitting.ask_to_finish(out)
+        _say(f"The training that runs in {out} was asked to finish; it takes a few seconds.", stderr=True)
+        return DONE
     except KeyboardInterrupt:
-        _say(f"\ninterrupted. The same command goes on with {out}; only the last seconds are repeated.", stderr=True)
+        _say(_interrupted(out, events), stderr=True)
         return INTERRUPTED
-    return _show_verdict(out, events, run, rows, json, "is ready")
+    return _show_verdict(out, events, fitting.Run.load(out / fitting.PLAN_FILE), rows, json, "is ready")
+
+
+def _interrupted(out: Path, events: Path) -> str:
+    """What is left of a training that was interrupted."""
+    kept = f"\ninterrupted. {out} has no model yet."
+    if (out / "config.json").is_file():
+        explain = shlex.join(["ehd-hf", "explain", str(out), str(events), "--all"])
+        kept = f"\ninterrupted. {out} holds the best model so far; it explains at once: {explain}."
+    return f"{kept} The same command goes on; with --finish it judges and keeps what there is."
 
 
 def _agreed() -> bool:
@@ -364,13 +412,16 @@ def _agreed() -> bool:
 
 
 def _show_verdict(out: Path, events: Path, run: Any, rows: list[dict[str, Any]], json: bool, how: str) -> int:
-    from .training.recipe import judge
+    from .training.recipe import describe_choice, judge
 
     verdict = judge(rows)
     if json:
-        _print_json({"model": str(out), "plan": asdict(run.plan), **verdict._asdict(), "rows": _short(rows)})
+        about = {"model": str(out), "plan": asdict(run.plan), "compared": run.compared}
+        _print_json({**about, **verdict._asdict(), "rows": _short(rows)})
     else:
         _show_scores(rows)
+        if len(run.compared) > 1:
+            _say(describe_choice(run.compared))
         _say(f"{out} {how}. {verdict.sentence}")
         again = shlex.join(["ehd-hf", "explain", str(out), str(events), "--all"])
         _say(f"Next: {again if verdict.good else verdict.advice}")
@@ -436,6 +487,7 @@ def explain(
     answer is checked: the last events are scored again without those that
     explain them.
     """
+    from .data.tables import is_split_folder
     from .explain.many import EXPLANATION_FILES
 
     if sequence is not None and all_sequences:
@@ -446,7 +498,7 @@ def explain(
         raise ValueError(f"--out must end in {', '.join(EXPLANATION_FILES)}, or be a folder; got {out.name!r}.")
     if (windows or scores) and out is None:
         raise ValueError("--windows and --scores need a place to write to. Name one, such as --out answers.")
-    if split is not None and (out is None or out.suffix):
+    if split is not None and not is_split_folder(events) and (out is None or out.suffix):
         raise ValueError("--split takes windows of a data set, whose answers go to a folder. Name one with --out.")
     if (figure or table) and all_sequences:
         raise ValueError("--figure and --table show one sequence; got --all. Name one with --sequence.")
@@ -461,8 +513,8 @@ def explain(
         explainer = _open_model(model)
         _set_threads(threads)
         return _explain_many(explainer, source, out, json, windows=windows, scores=scores, columns=columns, **question)
-    explainer, sequences = _open_both(model, events, threads, **columns)
-    chosen = sequences.select([_position(sequences, sequence)])
+    explainer, read = _open_both(model, events, threads, **columns)
+    chosen = read.events.select([_position(read.events, sequence)])
     answer: Any = explainer.explain(chosen, **question, intensities=figure is not None)
     if figure is not None:
         from .present.picture import save_figure
@@ -482,11 +534,17 @@ def explain(
 
 def _windows_of(events: Path, pair: str | None, split: str | None) -> Any:
     """A file or folder as it is; or a split of a data set of the Hub, or of a folder of `ehd-hf data windows`."""
-    from .data.tables import column_names
+    from .data.sequences import split_files
+    from .data.tables import column_names, is_split_folder
 
     if split is None:
         events.is_dir() or column_names(events)  # a file that cannot be read is refused before a model is opened
         return events
+    if pair is None and is_split_folder(events):
+        files = split_files(events)
+        if split not in files:
+            raise ValueError(f"{events} holds the splits {', '.join(files)}; got {split!r}. Name one of these.")
+        return files[split]
     import datasets
 
     return datasets.load_dataset(str(events), pair, split=split)
@@ -584,15 +642,17 @@ def evaluate(
     other file all are, and the trivial models beside it are fitted to these very
     events, which flatters them.
     """
-    explainer, sequences = _open_both(
+    explainer, read = _open_both(
         model, events, threads, time=time, mark=mark, sequence=sequence_column, time_format=time_format
     )
     from .training import recipe as fitting
 
-    parts = fitting.unseen_part(Path(model), sequences)
-    if parts is not None:
+    parts = fitting.unseen_part(Path(model), read.events, read.splits)
+    if read.splits is not None:
+        _show_notes(["the sequences of its test file are taken."], stderr=True)
+    elif parts is not None:
         _show_notes(["it was trained on this file; the sequences it has not seen are taken."], stderr=True)
-    test, fitted = (sequences, None) if parts is None else parts
+    test, fitted = (read.events, None) if parts is None else parts
     split = "all" if parts is None else "test"
     rows = fitting.score_model(explainer.model, test, train=fitted, data=events.name, split=split)
     verdict = fitting.judge(rows)
@@ -643,7 +703,7 @@ def inspect(
     read = read_events(events, time=time, mark=mark, sequence=sequence, time_format=time_format, max_marks=max_marks)
     findings, problem = inspect_events(read.events), None
     try:
-        make_plan(read.events)
+        make_plan(read.events, given=read.splits)
     except ValueError as error:
         problem = str(error)
     columns = {role: getattr(read.reading, role) for role in ("time", "mark", "sequence")}
@@ -747,15 +807,15 @@ def report(
     if out.is_dir():
         raise ValueError(f"a report is one HTML file; {out} is a folder. Pass --out {out / 'report.html'}.")
     _check_place(out)
-    explainer, sequences = _open_both(
+    explainer, read = _open_both(
         model, events, threads, time=time, mark=mark, sequence=sequence_column, time_format=time_format
     )
     from .present.report import write_report
     from .training.recipe import unseen_part
 
-    test, fitted = unseen_part(Path(model), sequences) or (None, None)
+    test, fitted = unseen_part(Path(model), read.events, read.splits) or (None, None)
     asked: dict[str, Any] = {"future": future, "history": _history(history), "max_explanations": max_explanations}
-    written = write_report(explainer, sequences, out, title=title or events.name, test=test, train=fitted, **asked)
+    written = write_report(explainer, read.events, out, title=title or events.name, test=test, train=fitted, **asked)
     _say(f"Open {written} in a browser.")
     return DONE
 

@@ -45,6 +45,10 @@ class CannotWrite(OSError):
         self.errno = number
 
 
+class OneWriter(ValueError):
+    """Another process writes to the place."""
+
+
 @contextmanager
 def replaced_when_done(path: str | Path, *, folder: bool = False) -> Iterator[Path]:
     """Where to write a file, or a folder: beside `path`, which it replaces at the end; or nothing is left of it."""
@@ -204,7 +208,7 @@ def _held(path: Path, wanted: Path) -> Iterator[int]:
     try:
         if not is_ours:
             text = "must have one writer at a time; another run writes to it. Wait for it, or choose another place."
-            raise ValueError(f"{wanted} {text}")
+            raise OneWriter(f"{wanted} {text}")
         yield held
     finally:
         os.close(held)

@@ -9,19 +9,23 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 from ehd_hf.data.reading import read_events
 from ehd_hf.data.windows import make_windows
 from ehd_hf.training import recipe
 from ehd_hf.training.recipe import (
     MODEL,
+    Costs,
     Run,
+    choose_backbones,
+    choose_width,
     choose_window,
+    describe_choice,
     describe_events,
     describe_plan,
     duration,
     estimate_seconds,
-    fit_to_budget,
     inspect_events,
     judge,
     make_plan,
@@ -126,35 +130,75 @@ def test_the_estimate_is_steps_times_cost_and_some_for_evaluations():
     # 1,000 steps of 0.1 s, 16 evaluations of 1,000 crops: 16 * 1000 / 64 * 0.05 s; 500 of 0.2 s, 6 of 300 windows;
     # 10 s at the end
     expected = 100 + 16 * 1000 / 64 * 0.05 + 100 + 6 * 300 / 64 * 0.1 + 10
-    assert estimate_seconds(PLAN, [0.1, 0.2]) == pytest.approx(expected)
+    assert estimate_seconds(PLAN, Costs([0.1, 0.2], [1, 1], 10.0)) == pytest.approx(expected)
+    assert estimate_seconds(dataclasses.replace(PLAN, minutes=3.0), Costs()) == 180
 
 
-@pytest.mark.parametrize("costs", [(0.1, 0.2), (0.02, 0.3), (0.3, 0.1)])
-@pytest.mark.parametrize("minutes", [2.0, 4.0, 9.0])
-def test_a_budget_is_kept_and_used(costs, minutes):
-    seconds = estimate_seconds(fit_to_budget(PLAN, costs, minutes), costs)
-    assert 60 * minutes - 0.5 < seconds <= 60 * minutes
+@pytest.mark.parametrize(
+    "asked, distiller, shares",
+    [
+        ("lognormmix", "none", {"point_process": 1.0}),
+        ("fullynn", "ranking", {"point_process": 0.85, "distiller": 0.15}),
+        ("fullynn", "ehd", {"point_process": 0.7, "distiller": 0.3}),
+        (
+            "fullynn,lognormmix",
+            "ranking",
+            {"point_process-fullynn": 0.425, "point_process-lognormmix": 0.425, "distiller": 0.15},
+        ),
+    ],
+)
+def test_most_of_the_time_is_for_the_point_process(asked, distiller, shares):
+    plan, _ = make_plan(sequences([48] * 100), backbone=asked, distiller=distiller, minutes=2)
+    assert plan.shares() == pytest.approx(shares) and list(plan.shares()) == list(plan.stages)
+    assert plan.minutes == 2 and sum(shares.values()) == pytest.approx(1) and plan.window == (6, 30)
 
 
-@pytest.mark.parametrize("minutes", [2.0, 4.0])
-def test_most_of_a_budget_is_for_the_point_process(minutes):
-    mtpp, distiller = fit_to_budget(PLAN, [0.05, 0.3], minutes).training("steps")
-    assert 0.05 * mtpp / (0.05 * mtpp + 0.3 * distiller) == pytest.approx(0.8, abs=0.01)
+def test_hawkes_gets_a_sixth_of_the_time_of_the_point_processes():
+    plan, _ = make_plan(sequences([48] * 100), backbone="fullynn,lognormmix", distiller="none", minutes=2)
+    first, second = plan.stages.values()
+    stages = {"point_process-hawkes": {**first, "model": {"model_type": "hawkes"}}, "point_process-lognormmix": second}
+    shares = dataclasses.replace(plan, stages=stages).shares()
+    assert list(shares.values()) == pytest.approx([1 / 6, 5 / 6])
 
 
-def test_a_plan_without_a_distiller_gives_all_to_the_point_process():
+def test_backbones_are_those_that_are_known():
+    assert choose_backbones("auto")[-1] == "lognormmix" and choose_backbones("fullynn") == ["fullynn"]
+    assert choose_backbones("fullynn,lognormmix,fullynn") == ["fullynn", "lognormmix"]
+    with pytest.raises(ValueError, match="auto or one of .*lognormmix, fullynn.*got 'bert'"):
+        choose_backbones("fullynn,bert")
+    assert [choose_width(number) for number in (10, 29_999, 30_000, 10**7)] == [32, 32, 64, 96]
+    said = describe_choice({"hawkes": 2.31, "lognormmix": 2.2})
+    assert said.endswith("lognormmix predicts validation events best: NLL 2.200; hawkes 2.310 (0.110 nats more).")
+
+
+def test_a_plan_may_have_no_distiller():
     plan, _ = make_plan(sequences([48] * 100), distiller="none")
     assert list(plan.stages) == ["point_process"] and plan.window == PLAN.window
-    assert fit_to_budget(plan, [0.1], 2.0).training("steps")[0] > PLAN.training("steps")[0] / 2
     with pytest.raises(ValueError, match="distiller must be one of ranking, ehd, none; got 'mlp'"):
         make_plan(sequences([48] * 100), distiller="mlp")
 
 
-def test_a_budget_neither_starves_nor_bloats_a_plan():
-    assert fit_to_budget(PLAN, [1.0, 1.0], 0.01).training("steps") == [20, 10]
-    assert fit_to_budget(PLAN, [1e-4, 1e-4], 600.0).training("steps") == [4000, 2000]
-    with pytest.raises(ValueError, match="minutes must be above 0"):
-        fit_to_budget(PLAN, [1.0, 1.0], 0.0)
+def test_more_threads_are_taken_only_where_they_help(monkeypatch):
+    plan, splits = make_plan(sequences([12] * 40))
+    monkeypatch.setattr(recipe.os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    before = torch.get_num_threads()
+    for by_threads, chosen in (({1: 1.0, 2: 0.6}, [2, 2]), ({1: 1.0, 2: 0.95}, [1, 1]), ({1: 1.0, 2: 7.0}, [1, 1])):
+        monkeypatch.setattr(recipe, "_seconds_per_step", lambda *a, t=by_threads, **k: t[torch.get_num_threads()])
+        costs = recipe.trial(splits, plan)
+        assert costs.threads == chosen and costs.steps == [by_threads[chosen[0]]] * 2 and costs.scoring > 0
+    assert recipe.trial(splits, plan, threads=1).threads == [1, 1] and torch.get_num_threads() == before
+
+
+def test_splits_that_are_given_are_kept_and_must_hold_a_window():
+    events = sequences([12] * 6)
+    given = {name: events.select([place]) for place, name in enumerate(recipe.SPLITS)}
+    splits, how = split_events(events, 8, given=given)
+    assert how == "given" and splits == given
+    with pytest.raises(ValueError, match="each hold a sequence of at least 13 events; the longest of train has 12"):
+        split_events(events, 13, given=given)
+    del given["validation"]
+    with pytest.raises(ValueError, match="the longest of validation has 0"):
+        split_events(events, 8, given=given)
 
 
 @pytest.mark.parametrize("seconds, text", [(4.2, "4 s"), (89, "89 s"), (400, "7 min"), (9000, "2.5 h")])
@@ -220,7 +264,7 @@ def test_a_plan_is_described_in_words(tmp_path):
     (tmp_path / "log.csv").write_text("user,ts,type\n" + "\n".join(rows) + "\n")
     read = read_events(tmp_path / "log.csv")
     plan, splits = make_plan(read.events)
-    run = Run(plan, read.reading.to_dict(), seconds_per_step=[0.01, 0.1])
+    run = Run(plan, read.reading.to_dict(), costs=Costs([0.01, 0.1], [1, 1], 2.0))
     described = dict(describe_plan(run, splits, inspect_events(read.events)))
     assert described["window"] == "7 past events explain the next 2; 24 windows to train on"
     assert described["split"].startswith("by sequence: 8 / 1 / 1") and described["marks"] == "2, from a (60) to b (60)"
@@ -240,7 +284,7 @@ def test_a_free_folder_is_open_and_one_in_use_is_not(tmp_path):
 
 def test_a_run_is_found_again_by_the_same_request(tmp_path):
     request = {"events": "abc", "seed": 0, "minutes": None, "reading": {"time": "ts", "marks": ["a"]}}
-    run = Run(PLAN, {}, "log", request, [1.0, 2.0])
+    run = Run(PLAN, {}, "log", request, Costs([1.0, 2.0], [1, 1], 3.0))
     (tmp_path / "plan.json").write_text(json.dumps(dataclasses.asdict(run)))
     assert open_run(tmp_path, json.loads(json.dumps(request))) == run
     for change, message in (
@@ -250,6 +294,14 @@ def test_a_run_is_found_again_by_the_same_request(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             open_run(tmp_path, {**request, **change})
+
+
+def test_a_run_by_the_clock_may_be_given_more_minutes(tmp_path):
+    run = Run(dataclasses.replace(PLAN, minutes=2.0), {}, "log", {"seed": 0, "minutes": 2.0})
+    (tmp_path / "plan.json").write_text(json.dumps(dataclasses.asdict(run)))
+    assert open_run(tmp_path, {"seed": 0, "minutes": 5.0}).plan == run.plan
+    with pytest.raises(ValueError, match="minutes: 2.0 -> None"):
+        open_run(tmp_path, {"seed": 0, "minutes": None})
 
 
 # --- in words

@@ -3,9 +3,12 @@
 import json
 import math
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,8 +20,17 @@ from safetensors.torch import load_file
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.synthetic import simulated_splits
 from ehd_hf.data.windows import StreamedWindows, make_windows
+from ehd_hf.files import read_rows
 from ehd_hf.models.ehd import EHDDistillerModel
-from ehd_hf.training.trainer import StepBatches, Trainer, TrainingArguments
+from ehd_hf.training.trainer import (
+    StepBatches,
+    Trainer,
+    TrainingArguments,
+    Watch,
+    interrupts_held,
+    reopen,
+    seconds_spent,
+)
 from helpers import TINY, RegressionData, RegressionOutput, regression, tiny_fullynn
 
 ROOT = Path(__file__).parents[2]
@@ -32,10 +44,10 @@ def arguments(out, **changes):
     return TrainingArguments.from_dict({**values, "out": str(out), **changes})
 
 
-def trainer(out, *, fails_at=None, size=50, eval_size=17, evaluate=None, **changes):
+def trainer(out, *, fails_at=None, size=50, eval_size=17, evaluate=None, watch=None, **changes):
     validation = RegressionData(eval_size, seed=1) if eval_size else None
     data = RegressionData(size, fails_at=fails_at)
-    made = Trainer(regression(), arguments(out, **changes), data, validation)
+    made = Trainer(regression(), arguments(out, **changes), data, validation, watch)
     if evaluate is not None:
         made.evaluate = lambda: evaluate(made.model)
     return made
@@ -89,7 +101,7 @@ def test_unknown_argument_is_answered_with_the_known_ones():
 
 BAD_VALUES = {
     **{"steps": [0, "10", 2.5, True, None], "batch_size": [0, 1.5], "eval_every": [0], "eval_batch_size": [-1]},
-    **{"save_every": [0], "warmup_steps": [-1], "patience": [-1], "num_threads": [-2]},
+    **{"save_every": [0], "warmup_steps": [-1], "patience": [-1], "num_threads": [-2], "minutes": [-1, math.inf]},
     **{"seed": [-1, 0.5], "weight_decay": [-0.1, math.nan], "max_grad_norm": [-1.0], "schedule": ["cosinus"]},
     "learning_rate": [0, "1e-3", math.nan, math.inf, True],
 }
@@ -331,6 +343,110 @@ def test_frozen_parameters_stay_as_they_were_and_resume_too(tmp_path):
     resumed.train(resume=True)
     assert torch.equal(whole.model.linear.bias, bias)
     assert torch.equal(whole.model.linear.weight, resumed.model.linear.weight)
+
+
+# by the clock
+
+
+def clocked(out, seconds, **changes):
+    return trainer(out, minutes=seconds / 60, **changes)
+
+
+@pytest.mark.parametrize("schedule, rates", [("cosine", [0.02, 1.0, 2.0, 1.0, 0.0]), ("linear", [0.02, 1, 2, 1, 0])])
+def test_the_learning_rate_follows_the_time_by_hand(schedule, rates):
+    args = TrainingArguments(out="x", minutes=10, learning_rate=2.0, schedule=schedule)
+    # nothing, half of the warm-up of 30 s, all of it, half of the rest, more than all of it
+    assert [args.learning_rate_after(seconds) for seconds in (0, 15, 30, 315, 700)] == pytest.approx(rates)
+
+
+def test_minutes_are_kept_whatever_a_step_takes(tmp_path):
+    run = clocked(tmp_path / "run", 2.0)
+    fetch = run.train_dataset.__getitems__
+    run.train_dataset.__getitems__ = lambda indices: time.sleep(0.02) or fetch(indices)
+    began = time.monotonic()
+    run.train()
+    assert 1.7 < time.monotonic() - began < 2.4
+    summary, rows = json.loads((tmp_path / "run" / "training.json").read_text()), read_rows(tmp_path / "run/log.jsonl")
+    assert 1.8 < summary["seconds"] < 2.2 and 3 <= len(rows) <= 21
+    assert seconds_spent(tmp_path / "run") == pytest.approx(summary["seconds"], abs=0.1)
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {*FILES, "checkpoints"}
+
+
+def test_slow_evaluations_take_a_tenth_of_the_time_at_most(tmp_path):
+    seen = []
+    run = clocked(tmp_path / "run", 2.0, evaluate=lambda model: time.sleep(0.1) or seen.append(1) or {"loss": 1.0})
+    run.train()
+    assert 1 <= len(seen) <= 3  # after 0.1 s, a second, and at the end
+    assert run.progress.seconds < 2.3
+
+
+def test_a_clocked_run_resumes_with_what_is_left_and_goes_on_with_more(tmp_path):
+    out = tmp_path / "run"
+    first = clocked(out, 1.2, watch=Watch(should_end=lambda: bool(first.progress.seconds > 0.6)))
+    first.train()
+    reopen(out)  # as if it had been interrupted there
+    assert load_file(out / "best" / "model.safetensors").keys() == load_file(out / "model.safetensors").keys()
+    second = clocked(out, 1.2)
+    began = time.monotonic()
+    second.train(resume=True)
+    assert 0.3 < time.monotonic() - began < 1.0 and second.progress.step > first.progress.step
+    reopen(out)
+    third = clocked(out, 1.6)
+    third.train(resume=True)
+    assert third.progress.step > second.progress.step and 1.4 < third.progress.seconds < 1.9
+    assert third.progress.best <= second.progress.best
+    with pytest.raises(ValueError, match="minutes: 0.02.* -> 0"):
+        trainer(out).train(resume=True)
+
+
+def test_ctrl_c_keeps_the_step_and_the_best_model(tmp_path):
+    out, told = tmp_path / "run", []
+    evaluate = scripted([3.0, 2.0])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt(folder, value):
+        told.append((folder.name, value))
+        if value == 2.0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trainer(out, evaluate=evaluate, metric="score", watch=Watch(on_best=interrupt)).train()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert told == [("best", 3.0), ("best", 2.0)] and (out / "best" / "config.json").is_file()
+    assert sorted(path.name for path in out.glob("checkpoints/*"))[-1] == "step-00000016"
+    resumed = trainer(out, evaluate=scripted([4.0] * 3), metric="score")
+    assert resumed.train(resume=True)["step"] == 16
+
+
+def test_a_second_ctrl_c_is_raised_at_once_and_others_are_not_lost():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), interrupts_held() as asked:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert asked == [signal.SIGINT]
+            os.kill(os.getpid(), signal.SIGINT)
+            raise AssertionError("not reached")
+        reached = []
+        with pytest.raises(KeyboardInterrupt), interrupts_held():
+            os.kill(os.getpid(), signal.SIGINT)
+            reached.append(1)
+        assert reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_line_a_minute_says_in_words_where_a_run_stands(tmp_path, monkeypatch):
+    monkeypatch.setattr("ehd_hf.training.trainer._SECONDS_BETWEEN_LINES", 0.05)
+    log = tmp_path / "train.log"
+    watch = Watch(title="point process", metric="validation NLL", log=log)
+    clocked(tmp_path / "run", 0.5, watch=watch).train()
+    trainer(tmp_path / "steps", watch=Watch(log=log)).train()
+    lines = log.read_text().splitlines()
+    said = r"2\d{3}-\d\d-\d\d \d\d:\d\d:\d\d  point process: step [\d,]+, 0.0 of 0.0 min left; validation NLL "
+    assert len(lines) > 5 and re.match(said, lines[1])
+    assert re.search(r"validation NLL \d+\.\d{3}, at best \d+\.\d{3}$", lines[5])
 
 
 # windows of `datasets`

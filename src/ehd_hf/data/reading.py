@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import reduce
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +27,10 @@ from .sequences import (
     checked_sequences,
     event_rows,
     numbers_of_text,
+    split_files,
     unit_in_nanoseconds,
 )
-from .tables import encoded, first_rows, is_csv, is_text, nearest, plain, read_table
+from .tables import encoded, first_rows, is_csv, is_split_folder, is_text, nearest, plain, read_table
 
 # More kinds of events than this are not told apart: the rarest, and all that happen less than so often, become OTHER.
 MAX_MARKS, SELDOM = 100, 20
@@ -91,6 +93,7 @@ class Read(NamedTuple):
     events: EventSequences
     reading: Reading
     notes: list[str]
+    splits: dict[str, EventSequences] | None = None  # of a folder of train, validation and test files
 
 
 def read_events(
@@ -108,7 +111,8 @@ def read_events(
 
     Args:
         source: a .csv, .tsv, .jsonl, .json or .parquet file with one row per event (or per sequence, lists in its
-            cells), or any other table `load_events` takes.
+            cells), or any other table `load_events` takes; or a folder of such files named train, validation and test,
+            which are read as one table and returned apart as `Read.splits`.
         time, mark, sequence: names of the columns; where one is not given, the first of `COLUMN_NAMES` that is there.
         time_format: see `Reading`; detected if not given.
         time_unit: unit to convert timestamps to, or the name of the numbers' unit; by default the one in which the
@@ -116,14 +120,14 @@ def read_events(
         max_marks: how many kinds of events to tell apart at most.
         reading: how earlier events were read; what it says of marks, unit and resolution is kept.
     """
+    if is_split_folder(source):
+        asked = {"time": time, "mark": mark, "sequence": sequence}
+        options = {"time_format": time_format, "time_unit": time_unit, "max_marks": max_marks}
+        return _read_folder(Path(source), asked, reading or Reading(), options)
     kept = reading or Reading()
     if max_marks < 2:
         raise ValueError(f"max_marks must be at least 2; got {max_marks}. The default is {MAX_MARKS}.")
-    table = first_rows(source) if is_csv(source) else read_table(source)
-    names = _find_columns(table, {"time": time, "mark": mark, "sequence": sequence}, kept)
-    if is_csv(source):  # marks and ids are text, whatever their first rows look like
-        text = [names[role] for role in ("mark", "sequence") if role in names]
-        table = read_table(source, columns=names.values(), text_columns=text)
+    table, names = _read_columns(source, {"time": time, "mark": mark, "sequence": sequence}, kept)
     notes: list[str] = []
     rows = _without_missing(event_rows(table, names, forgiving=True), names, notes)
     times, written = _read_times(plain(rows["time"]), time_format, kept.time_format, names["time"], notes)
@@ -143,7 +147,44 @@ def read_events(
     return Read(events, Reading(*columns, written, events.time_unit, tuple(marks), merges, resolution), notes)
 
 
+def _read_folder(folder: Path, asked: Mapping[str, str | None], kept: Reading, options: Mapping[str, Any]) -> Read:
+    """The files of a folder as one table, so that marks, unit and format are the same; sequences stay apart. Their ids
+    begin with the split's name if an id is in several files."""
+    tables, ids, names = [], [], dict[str, str]()
+    for split, file in split_files(folder).items():
+        table, found = _read_columns(file, asked, kept)
+        names = names or found
+        if "sequence" in found:
+            own = plain(table[found["sequence"]]).cast(pa.string())
+        else:  # lists are a sequence each, events are one sequence
+            is_lists = pa.types.is_nested(table.schema.field(found["time"]).type)
+            own = pa.array([str(row) if is_lists else "0" for row in range(table.num_rows)], pa.string())
+        table = table.select([found["time"], found["mark"]]).rename_columns(["time", "mark"])
+        tables.append(table.append_column("sequence", pc.binary_join_element_wise(split, own, "/")))
+        ids.append(split)
+    whole = pa.concat_tables(tables, promote_options="permissive")
+    roles: dict[str, Any] = {role: role for role in ("time", "mark", "sequence")}
+    events, reading, notes, _ = read_events(whole, **roles, **options, reading=kept)
+    owners, own_ids = zip(*(str(name).split("/", 1) for name in events.seq_ids), strict=True)
+    if len(set(own_ids)) == len(own_ids):
+        events = replace(events, seq_ids=tuple(own_ids))
+    splits = {split: events.select(np.flatnonzero(np.array(owners) == split)) for split in ids}
+    reading = replace(reading, time=names["time"], mark=names["mark"], sequence=names.get("sequence"))
+    return Read(events, reading, notes, splits if len(splits) > 1 else None)
+
+
 # --- columns
+
+
+def _read_columns(source: Any, asked: Mapping[str, str | None], kept: Reading) -> tuple[pa.Table, dict[str, str]]:
+    """A table, and its column of each role."""
+    if not is_csv(source):
+        table = read_table(source)
+        return table, _find_columns(table, asked, kept)
+    names = _find_columns(first_rows(source), asked, kept)
+    # Marks and ids are text, whatever their first rows look like.
+    text = [names[role] for role in ("mark", "sequence") if role in names]
+    return read_table(source, columns=names.values(), text_columns=text), names
 
 
 def _find_columns(table: pa.Table, asked: Mapping[str, str | None], kept: Reading) -> dict[str, str]:

@@ -19,11 +19,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .tables import FILE_TYPES, is_text, nearest, plain, read_table
+from .tables import FILE_TYPES, SPLIT_NAMES, is_text, nearest, plain, read_table
 
 TIME_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}  # in nanoseconds
 TIME_UNITS |= {"D": 24 * TIME_UNITS["h"], "W": 7 * 24 * TIME_UNITS["h"]}
-SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 # More integer marks than this are surely identifiers; naming each of them would only fill the memory.
 MAX_INFERRED_MARKS = 1_000_000
 # Models count in float32, which ends at 3e38; nothing measured in a sensible unit comes near.

@@ -19,6 +19,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 FILE_TYPES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+# What files of splits are called.
+SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 # What `read_tables` reads at once: rows that hold lists, rows that are events, bytes of text.
 _LISTS_AT_ONCE, _EVENTS_AT_ONCE, _BYTES_AT_ONCE = 1_000, 100_000, 2**23
 _HEAD = 1_000_000  # bytes at the beginning of a text file that are checked, and searched for column names
@@ -97,11 +99,23 @@ def is_csv(source: Any) -> bool:
     return isinstance(source, str | Path) and Path(source).suffix in (".csv", ".tsv")
 
 
+def is_split_folder(source: Any) -> bool:
+    """Whether the source is a folder with a file of events named train, validation or test."""
+    folder = Path(source) if isinstance(source, str | Path) and os.path.isdir(source) else None
+    return folder is not None and any(_is_split(file) for file in folder.iterdir())
+
+
+def _is_split(file: Path) -> bool:
+    return file.stem in SPLIT_NAMES and file.suffix in FILE_TYPES
+
+
 def data_files(path: Path) -> list[Path]:
-    """A file, or the files of a folder, which must be of one type; names that begin with . or _ are skipped."""
+    """A file, or the files of a folder, which must be of one type; names that begin with . or _ are skipped. Of a
+    folder of splits, the files of the splits alone."""
     if not path.exists():
         raise FileNotFoundError(f"no file or folder {path}; check the path")
     files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.name[0] not in "._")
+    files = [file for file in files if _is_split(file)] or files if path.is_dir() else files
     kinds = {file.suffix for file in files if file.suffix in FILE_TYPES}
     if len(kinds) != 1:
         got = ", ".join(sorted(kinds)) or "none"

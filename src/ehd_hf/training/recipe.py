@@ -1,9 +1,12 @@
-"""What `ehd-hf train` does: look at the events, plan, train both stages, judge the model by unseen sequences.
+"""What `ehd-hf train` does: look at the events, plan, train the stages, judge the model by unseen sequences.
 
-A plan holds a config of each stage, of the form that `scripts/train.py` reads: task, data, model and training.
+A plan holds a config of each stage, of the form that `scripts/train.py` reads: task, data, model and training. Several
+point processes are trained one after the other and compared on validation; the distiller is built on the best.
+
 A model's folder: `config.json` + `model.safetensors` (the distiller with its point process), `reading.json` (how its
 events are read), `plan.json` (the `Run`: how they were split and trained on), `results.jsonl` (how good it is),
-`training/` (both stages; an interrupted one goes on from there). The first two appear when everything is done.
+`train.log` (what happened when), `training/` (the stages; an interrupted one goes on from there). The first two appear
+with the first evaluation: the best point process so far. From then on the folder holds a model that explains.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import shutil
-import timeit
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -22,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import yaml
-from transformers import MODEL_MAPPING, AutoConfig, AutoModel
+from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoConfig, AutoModel
 from transformers.utils import logging as transformers_logging
 
 from .. import __version__
@@ -35,14 +39,18 @@ from ..files import holds_nothing, locked, make_folder, remove_folder, replaced_
 from ..models.distiller import DistillerModel
 from ..models.point_process import MTPPModel
 from ..models.question import Question
-from .trainer import Trainer, TrainingArguments
+from .trainer import Trainer, TrainingArguments, Watch, interrupts_held, log_line, reopen, seconds_spent
 
 Row = dict[str, Any]
 Config = dict[str, Any]
 Splits = Mapping[str, EventSequences]
 
 PLAN_FILE, READING_FILE, RESULTS_FILE = "plan.json", "reading.json", "results.jsonl"
-STAGES = {"point_process": "learning what usually follows what", "distiller": "learning what explains it"}
+LOG_FILE, FINISH_FILE, OTHERS = "train.log", "finish", "backbones"
+POINT_PROCESS, DISTILLER = "point_process", "distiller"  # stages; of several point processes, "point_process-<name>"
+# What is learnt in a stage, and what it is judged by.
+TASKS = {"mtpp": "learning what usually follows what", "distiller": "learning what explains it"}
+METRICS = {"mtpp": "validation NLL", "distiller": "events needed in validation"}
 SPLITS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 SHORTEST_WINDOW, LONGEST_WINDOW = 4, 36  # events, history and future together
 FUTURE_SHARE = 1 / 6
@@ -54,15 +62,21 @@ DISTILLERS: dict[str, Config] = {
     "ehd": {"model_type": "ehd_distiller"},
     "none": {},
 }
+# The point processes to choose from, of those that transformers knows. auto: the first, then the second.
+BACKBONES, AUTO = ("hawkes", "lognormmix", "fullynn", "attention"), ("hawkes", "lognormmix")
+# Widths of those that have one, by the number of events to train on.
+WIDTHS = {0: 32, 30_000: 64, 100_000: 96}
 # Steps of each stage: so many passes over the training data, within bounds.
 MTPP_PASSES, MTPP_STEPS = 100, (1000, 6000)
 DISTILLER_PASSES, DISTILLER_STEPS = {"ranking": 2, "ehd": 10}, {"ranking": (60, 300), "ehd": (300, 1500)}
-# A budget shrinks the stages to these steps at most, stretches them by this factor, and gives this share to the first.
-FEWEST_STEPS, MOST_OF_PLAN, MTPP_TIME = (20, 10), 4.0, 0.8
+# By the clock: shares of the time of a distiller, and of hawkes among point processes; evaluations, of some 20, that
+# may pass without improvement.
+DISTILLER_TIME, HAWKES_TIME, PATIENCE = {"ranking": 0.15, "ehd": 0.3}, 1 / 6, {"mtpp": 8, "distiller": 8}
 NUM_EVALUATIONS = {"mtpp": 16, "distiller": 6}
 VALIDATION_ITEMS = {"mtpp": 1000, "distiller": 300}
 SECONDS_BETWEEN_CHECKPOINTS = 20
-FINAL_SECONDS = 10.0  # scoring the test split at the end; a guess
+REHEARSED = 0.1  # the part of the scoring that is tried beforehand, to know how long it takes
+FEWER_THREADS = 0.9  # more threads must bring a step below this share of its time with one
 MOST_TEST_EVENTS, MOST_TEST_WINDOWS = 50_000, 200
 # When to warn: fewer events, a mean interval so many times the first quartile (of draws at random 3.5).
 FEW_EVENTS, BURSTY = 2000, 100
@@ -75,22 +89,32 @@ MODEL = "this model"
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train: a point process, then a distiller if there is one.
+    """How to train: a point process, or several of which the best is kept, then a distiller if there is one.
 
     Args:
         stages: a config of each; where the events are and where the models go is added when they are trained.
-        split: "by sequence"; or "in time", where sequences are too few: the first part of each, the next, the last.
+        split: "by sequence"; "in time", where sequences are too few: the first part of each, the next, the last; or
+            "given", where the events come in files of their own.
         seed: of the split, the initial weights and all that is drawn.
+        minutes: by the clock, for everything; 0: as many steps as the stages say.
     """
 
     stages: dict[str, Config]
     split: str = "by sequence"
     seed: int = 0
+    minutes: float = 0.0
 
     @property
     def window(self) -> tuple[int, int]:
         """K and L, future and history."""
-        return parse_pair(self.stages["point_process"]["data"]["pair"])
+        return parse_pair(next(iter(self.stages.values()))["data"]["pair"])
+
+    @property
+    def backbones(self) -> dict[str, str]:
+        """The stages that are point processes, and which one each is."""
+        return {
+            stage: config["model"]["model_type"] for stage, config in self.stages.items() if config["task"] == "mtpp"
+        }
 
     def training(self, name: str) -> list[Any]:
         """A training argument of each stage."""
@@ -105,6 +129,36 @@ class Plan:
             stages[stage] = {**config, "training": {**config["training"], **changes}}
         return replace(self, stages=stages)
 
+    def shares(self) -> dict[str, float]:
+        """By the clock, the share of each stage in the time to train; they sum to 1."""
+        *_, last = self.stages.values()
+        kind = next(
+            (kind for kind, model in DISTILLERS.items() if model and model.items() <= last["model"].items()), ""
+        )
+        distiller = DISTILLER_TIME.get(kind, 0.3) if last["task"] == "distiller" else 0.0
+        names = list(self.backbones.values())
+        short = HAWKES_TIME if "hawkes" in names and len(names) > 1 else 0.0
+        equal = (1 - short) / max(1, len(names) - bool(short))
+        shares = {
+            stage: (1 - distiller) * (short if short and name == "hawkes" else equal)
+            for stage, name in self.backbones.items()
+        }
+        return shares | ({DISTILLER: distiller} if distiller else {})
+
+
+def choose_backbones(asked: str) -> list[str]:
+    """The model types of "auto", of one name or of several with commas between them."""
+    available = [name for name in BACKBONES if name in CONFIG_MAPPING]
+    names = [name for name in AUTO if name in available] if asked == "auto" else asked.split(",")
+    if unknown := [name for name in names if name not in available]:
+        raise ValueError(f"backbone must be auto or one of {', '.join(available)}; got {unknown[0]!r}. Take auto.")
+    return list(dict.fromkeys(names))
+
+
+def choose_width(num_events: int) -> int:
+    """The width of a neural backbone that so many events can fill."""
+    return max((least, width) for least, width in WIDTHS.items() if num_events >= least)[1]
+
 
 def make_plan(
     events: EventSequences,
@@ -113,29 +167,36 @@ def make_plan(
     future: int | None = None,
     seed: int = 0,
     distiller: str = "ranking",
+    backbone: str = "lognormmix",
+    minutes: float | None = None,
+    given: Splits | None = None,
 ) -> tuple[Plan, dict[str, EventSequences]]:
-    """A plan for these events, and their splits train, validation and test; `distiller` is ranking, ehd or none."""
+    """A plan for these events, and their splits train, validation and test; `distiller` is ranking, ehd or none;
+    `backbone` as in `choose_backbones`; `given`: splits that the events came in."""
     if distiller not in DISTILLERS:
         raise ValueError(f"distiller must be one of {', '.join(DISTILLERS)}; got {distiller!r}. ehd is the paper's.")
+    backbones = choose_backbones(backbone)
     history, future = choose_window(events.lengths, history, future)
-    splits, split = split_events(events, history + future, seed)
+    splits, split = split_events(events, history + future, seed, given)
     train = splits["train"]
     crop_length = int(min(max(CROP_LENGTH, history + future), max(train.lengths.max(), 2)))
     windows = num_windows(train.lengths, history + future)
     mtpp_batch, distiller_batch = (int(min(BATCH_SIZE, size)) for size in (train.num_events, windows))
     crop = min(crop_length, float(train.lengths.mean()))
-    steps = [(MTPP_PASSES * train.num_events / (mtpp_batch * crop), MTPP_STEPS)]
-    stages: dict[str, Config] = {
-        "point_process": {
+    passes = (MTPP_PASSES * train.num_events / (mtpp_batch * crop), MTPP_STEPS)
+    stages: dict[str, Config] = {}
+    for name in backbones:
+        width = {"hidden_size": choose_width(train.num_events)} if hasattr(CONFIG_MAPPING[name], "hidden_size") else {}
+        stages[POINT_PROCESS if len(backbones) == 1 else f"{POINT_PROCESS}-{name}"] = {
             "task": "mtpp",
             "data": {"crop_length": crop_length},
-            "model": {"model_type": "fullynn"},
+            "model": {"model_type": name, **width},
             "training": {"batch_size": mtpp_batch, "learning_rate": 0.01, "metric": "loss", "patience": 5},
         }
-    }
+    steps = [passes] * len(stages)
     if distiller != "none":
         metric = "size_or_all" if distiller == "ehd" else "size"
-        stages["distiller"] = {
+        stages[DISTILLER] = {
             "task": "distiller",
             "data": {},
             "model": dict(DISTILLERS[distiller]),
@@ -145,9 +206,9 @@ def make_plan(
     for config in stages.values():
         items = VALIDATION_ITEMS[config["task"]]
         config["data"] |= {"pair": f"{future}-{history}", "validation_items": items, "validation_seed": seed}
-        config["training"]["seed"] = seed
+        config["training"] |= {"seed": seed} | ({"patience": PATIENCE[config["task"]]} if minutes else {})
     rounded = (int(round(min(max(num, low), high), -1)) for num, (low, high) in steps)
-    return Plan(stages, split, seed).with_steps(*rounded), splits
+    return Plan(stages, split, seed, minutes or 0.0).with_steps(*rounded), splits
 
 
 def choose_window(lengths: np.ndarray, history: int | None = None, future: int | None = None) -> tuple[int, int]:
@@ -171,12 +232,23 @@ def num_windows(lengths: np.ndarray, window: int) -> int:
     return int(np.where(lengths == window, 1, np.maximum(lengths - window, 0)).sum())
 
 
-def split_events(events: EventSequences, window: int, seed: int = 0) -> tuple[dict[str, EventSequences], str]:
+def split_events(
+    events: EventSequences, window: int, seed: int = 0, given: Splits | None = None
+) -> tuple[dict[str, EventSequences], str]:
     """Splits train, validation and test, each with a window of `window` events, and how they were made.
 
-    Whole sequences, by a hash of their names: the order of the rows in a file does not matter. Where fewer than three
-    sequences are long enough, every sequence is cut in time instead.
+    Those `given` are kept. Else whole sequences, by a hash of their names: the order of the rows in a file does not
+    matter. Where fewer than three sequences are long enough, every sequence is cut in time instead.
     """
+    if given is not None:
+        for split in SPLITS:
+            longest = int(given[split].lengths.max()) if split in given else 0
+            if longest < window:
+                raise ValueError(
+                    f"the files train, validation and test must each hold a sequence of at least {window} events; the "
+                    f"longest of {split} has {longest}. Add events, or ask for a shorter history."
+                )
+        return dict(given), "given"
     is_long = events.lengths >= window
     if is_long.sum() < 3:
         return _cut_in_time(events, window), "in time"
@@ -218,60 +290,70 @@ def _cut_in_time(events: EventSequences, window: int) -> dict[str, EventSequence
     return splits
 
 
-def trial(splits: Splits, plan: Plan) -> list[float]:
-    """Seconds of a training step of each stage, by trying a few."""
-    seconds: list[float] = []
+@dataclass(frozen=True)
+class Costs:
+    """What was measured before training: of each stage the seconds of a step and the threads that suit it, and the
+    seconds that scoring takes at the end."""
+
+    steps: Sequence[float] = ()
+    threads: Sequence[int] = ()
+    scoring: float = 0.0
+
+
+def trial(splits: Splits, plan: Plan, threads: int = 0) -> Costs:
+    """Try a few steps of each stage with one thread and with all there are (or with `threads`), and a part of the
+    scoring. More threads than one are taken only where they help: beside other work they often do not."""
+    before, seconds, chosen = torch.get_num_threads(), list[float](), list[int]()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else before
     mtpp: Any = None
     with torch.random.fork_rng():
-        for config, repeats in zip(plan.stages.values(), (6, 3), strict=False):
+        for config in plan.stages.values():
             model, store, _ = build(config, splits, mtpp)
-            seconds.append(_seconds_per_step(model, store, config, repeats))
-            mtpp = model
-    return seconds
+            torch.set_num_threads(number := threads or 1)
+            cost = _seconds_per_step(model, store, config)
+            if not threads and cores > 1 and (not chosen or chosen[-1] > 1 or config["task"] == "mtpp"):
+                torch.set_num_threads(cores)
+                with_all = _seconds_per_step(model, store, config, most=FEWER_THREADS * cost)
+                cost, number = min((with_all, cores), (FEWER_THREADS * cost, 1))
+                cost = cost if number > 1 else cost / FEWER_THREADS
+            seconds.append(cost)
+            chosen.append(number)
+            mtpp = model if config["task"] == "mtpp" else mtpp
+        torch.set_num_threads(chosen[-1])
+        began = time.perf_counter()
+        score_model(model.eval(), splits["test"], share=REHEARSED)
+        scoring = (time.perf_counter() - began) / REHEARSED
+    torch.set_num_threads(before)
+    return Costs(seconds, chosen, scoring)
 
 
-def _seconds_per_step(model: Any, store: EventStore, config: Config, repeats: int) -> float:
+def _seconds_per_step(model: Any, store: EventStore, config: Config, most: float = math.inf) -> float:
+    """Of some tries, the median; infinite as soon as one, after the first, takes longer than `most`. With more threads
+    than free cores a step may take a hundred times as long."""
+    repeats = 6 if config["task"] == "mtpp" else 3
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.0)
-    indices = iter(np.random.default_rng(0).integers(len(store), size=(repeats, config["training"]["batch_size"])))
-
-    def step() -> None:
-        model(**store.__getitems__(next(indices))).loss.backward()
+    times: list[float] = []
+    model.train()
+    for indices in np.random.default_rng(0).integers(len(store), size=(repeats, config["training"]["batch_size"])):
+        began = time.perf_counter()
+        model(**store.__getitems__(indices)).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        times.append(time.perf_counter() - began)
+        if times[-1] > (most if len(times) > 1 else 3 * most):  # the first one warms up
+            return math.inf
+    return float(np.median(times[1:]))
 
-    model.train()
-    return float(np.median(timeit.repeat(step, number=1, repeat=repeats)[1:]))  # the first one warms up
 
-
-def _fixed_seconds(plan: Plan, costs: Sequence[float]) -> float:
-    """What evaluations take: they look at their items once and learn nothing, half a step's work."""
+def estimate_seconds(plan: Plan, costs: Costs) -> float:
+    """How long everything takes: as long as was asked; or the steps, evaluations, which look at their items once and
+    learn nothing (half a step's work), and the scoring."""
+    if plan.minutes:
+        return 60 * plan.minutes
     tasks = [config["task"] for config in plan.stages.values()]
-    counts = ([NUM_EVALUATIONS[task], VALIDATION_ITEMS[task]] for task in tasks)
-    parts = ((*count, *rest) for count, *rest in zip(counts, plan.training("batch_size"), costs, strict=True))
-    return FINAL_SECONDS + sum(number * size / batch * 0.5 * cost for number, size, batch, cost in parts)
-
-
-def estimate_seconds(plan: Plan, costs: Sequence[float]) -> float:
-    """How long the stages and the evaluations take, given the seconds of a step of each stage."""
-    return float(np.dot(plan.training("steps"), costs)) + _fixed_seconds(plan, costs)
-
-
-def fit_to_budget(plan: Plan, costs: Sequence[float], minutes: float) -> Plan:
-    """The plan with as many steps as `minutes` allow, at most four times its own.
-
-    The point process comes first, with 80 % of the time: explanations cannot be better than it is.
-    """
-    if not minutes > 0:
-        raise ValueError(f"minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
-    available = 60 * minutes - _fixed_seconds(plan, costs)
-    planned = plan.training("steps")
-    most = [int(MOST_OF_PLAN * steps) for steps in planned]
-    if len(planned) == 1:
-        return plan.with_steps(max(FEWEST_STEPS[0], min(most[0], int(available / costs[0]))))
-    mtpp = min(most[0], int(MTPP_TIME * available / costs[0]))
-    distiller = min(most[1], int((available - mtpp * costs[0]) / costs[1]))
-    mtpp = min(most[0], int((available - distiller * costs[1]) / costs[0]))
-    return plan.with_steps(max(FEWEST_STEPS[0], mtpp), max(FEWEST_STEPS[1], distiller))
+    looks = (NUM_EVALUATIONS[task] * VALIDATION_ITEMS[task] for task in tasks)
+    passes = [items / batch * 0.5 for items, batch in zip(looks, plan.training("batch_size"), strict=True)]
+    return float(np.dot(np.add(plan.training("steps"), passes), costs.steps)) + costs.scoring
 
 
 def duration(seconds: float) -> str:
@@ -384,19 +466,24 @@ def describe_events(findings: Findings, reading: Reading) -> list[tuple[str, str
 
 def describe_plan(run: Run, splits: Splits, findings: Findings) -> list[tuple[str, str]]:
     """A plan for people: names and texts."""
-    (future, history), steps = run.plan.window, run.plan.training("steps")
+    plan, (future, history) = run.plan, run.plan.window
     counts = list(findings.figures["mark_counts"].items())
     marks = f"{len(counts)}, from {counts[0][0]} ({counts[0][1]:,}) to {counts[-1][0]} ({counts[-1][1]:,})"
     sizes = " / ".join(f"{len(splits[name]):,}" for name in SPLITS)
     windows = num_windows(splits["train"].lengths, history + future)
-    seconds = estimate_seconds(run.plan, run.seconds_per_step)
+    about = f"about {duration(estimate_seconds(plan, run.costs))}, judging by a few steps that were tried"
+    clock = f"{plan.minutes:g} min by the clock, reading and scoring included; less if validation stops improving"
+    names = {**plan.backbones, DISTILLER: "the distiller"}
+    shares = (f"{share:.0%} for {names[stage]}" for stage, share in plan.shares().items())
+    steps = (f"{config['training']['steps']:,} of {names[stage]}" for stage, config in plan.stages.items())
     return [
         *(row for row in describe_events(findings, Reading.from_dict(run.reading)) if row[0] != "windows"),
         ("marks", marks),
         ("window", f"{history} past events explain the next {future}; {windows:,} windows to train on"),
-        ("split", f"{run.plan.split}: {sizes} sequences for training / validation / test"),
-        ("steps", f"{steps[0]:,} of the point process" + "".join(f", {num:,} of the distiller" for num in steps[1:])),
-        ("time", f"about {duration(seconds)}, judging by a few steps that were tried"),
+        ("split", f"{plan.split}: {sizes} sequences for training / validation / test"),
+        ("shares", ", ".join(shares)) if plan.minutes else ("steps", ", ".join(steps)),
+        ("time", clock if plan.minutes else about),
+        ("threads", ", ".join(map(str, run.costs.threads)) + " of the CPU, those that helped when tried"),
         ("why so", "explanations are worth what the point process knows; a distiller only makes the search shorter"),
     ]
 
@@ -439,10 +526,10 @@ def build(config: Config, splits: Splits, mtpp: Any = None) -> tuple[Any, Any, A
     return built, cut(train), cut(splits["validation"]).sample(size, seed=seed)
 
 
-def build_trainer(config: Config, splits: Splits, mtpp: Any = None) -> Trainer:
+def build_trainer(config: Config, splits: Splits, mtpp: Any = None, watch: Watch | None = None) -> Trainer:
     """What trains the model of a config (see `build`)."""
     model, train, validation = build(config, splits, mtpp)
-    return Trainer(model, TrainingArguments.from_dict(config["training"]), train, validation)
+    return Trainer(model, TrainingArguments.from_dict(config["training"]), train, validation, watch)
 
 
 @dataclass
@@ -453,7 +540,8 @@ class Run:
     reading: Row  # how the events are read
     data: str = ""  # what the events are called
     request: Row = field(default_factory=dict)  # what makes two runs the same: the events, and what was asked
-    seconds_per_step: Sequence[float] = ()  # of each stage, as it was tried
+    costs: Costs = Costs()
+    compared: dict[str, float] = field(default_factory=dict)  # validation NLL of each backbone, once it is known
     finished: bool = False
     version: str = __version__
 
@@ -463,11 +551,14 @@ class Run:
             text = file.read_text(encoding="utf-8")
             saved = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
             saved_stages = saved["plan"]["stages"]
-            stages = {stage: saved_stages[stage] for stage in STAGES if stage in saved_stages}
+            # YAML sorts by name: the distiller comes last.
+            stages = {stage: saved_stages[stage] for stage in sorted(saved_stages, key=lambda name: name == DISTILLER)}
             plan = Plan(**{**saved["plan"], "stages": stages})
-            if not all(plan.window) or not all(plan.training("steps") + plan.training("batch_size")):
-                raise ValueError("it lacks windows or steps")
-            return cls(**{**saved, "plan": plan})
+            if not plan.backbones or not all(plan.window):
+                raise ValueError("it lacks a point process or windows")
+            if not all(plan.training("steps") + plan.training("batch_size")):
+                raise ValueError("it lacks steps")
+            return cls(**{**saved, "plan": plan, "costs": Costs(**saved.get("costs", {}))})
         except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
             raise ValueError(
                 f"{file} is not the plan of a training run: {error}. Correct it, or train in another folder."
@@ -483,6 +574,8 @@ def open_run(out: Path, request: Row) -> Run | None:
     saved = Run.load(out / PLAN_FILE)
     before, now = ({**asked, **asked.get("reading", {})} for asked in (saved.request, request))
     changed = [key for key in now if key != "reading" and before.get(key) != now[key]]
+    if before.get("minutes") and now.get("minutes"):  # a run by the clock may get more time
+        changed = [key for key in changed if key != "minutes"]
     if changed:
         short = [key for key in changed if key not in ("events", "marks", "plan")]
         listed = [f"{key}: {before.get(key)!r} -> {now[key]!r}" for key in short] or [f"other {changed[0]}"]
@@ -494,30 +587,50 @@ def open_run(out: Path, request: Row) -> Run | None:
 
 
 def prepare(
-    out: Path, read: Read, data: str, *, plan: Plan | None = None, minutes: float | None = None, **asked: Any
+    out: Path,
+    read: Read,
+    data: str,
+    *,
+    plan: Plan | None = None,
+    threads: int = 0,
+    **asked: Any,
 ) -> tuple[Run, dict[str, EventSequences]]:
     """The run in `out`, if it was asked for in the same way, or a new one; and the splits of its events.
 
-    data: what to call the events. plan: made for the events if not given. minutes: how long to train, about. asked:
-    history, future, seed and distiller of `make_plan`.
+    data: what to call the events. plan: made for the events if not given. threads: 0 for those that help. asked:
+    history, future, seed, distiller, backbone and minutes of `make_plan`.
     """
-    asked = {"history": None, "future": None, "seed": 0, "distiller": "ranking", **asked}
-    request = {"events": events_digest(read.events), "reading": read.reading.to_dict(), **asked, "minutes": minutes}
+    usual = {
+        "history": None,
+        "future": None,
+        "seed": 0,
+        "distiller": "ranking",
+        "backbone": "lognormmix",
+        "minutes": None,
+    }
+    asked = {**usual, **asked}
+    request = {"events": events_digest(read.events), "reading": read.reading.to_dict(), **asked}
     if plan is None:
-        plan, splits = make_plan(read.events, **asked)
+        plan, splits = make_plan(read.events, **asked, given=read.splits)
     else:
-        splits, split = split_events(read.events, sum(plan.window), plan.seed)
+        splits, split = split_events(read.events, sum(plan.window), plan.seed, read.splits)
         plan = replace(plan, split=split)
         request["plan"] = asdict(plan)
-    if (run := open_run(out, request)) is None:
-        costs = trial(splits, plan)
-        plan = plan if minutes is None else fit_to_budget(plan, costs, minutes)
-        run = Run(plan, read.reading.to_dict(), data, request, costs)
-    return run, splits
+    run = open_run(out, request)
+    if run is None:
+        return Run(plan, read.reading.to_dict(), data, request, trial(splits, plan, threads)), splits
+    grows = plan.minutes > run.plan.minutes
+    minutes = max(plan.minutes, run.plan.minutes) if run.finished else plan.minutes
+    plan = replace(run.plan, minutes=minutes)
+    return replace(run, plan=plan, request=request, finished=run.finished and not grows), splits
 
 
-def unseen_part(out: Path, events: EventSequences) -> tuple[EventSequences, EventSequences] | None:
-    """The test and training splits, if the model in `out` was trained on these very events."""
+def unseen_part(
+    out: Path, events: EventSequences, given: Splits | None = None
+) -> tuple[EventSequences, EventSequences | None] | None:
+    """The test and training splits: those `given`; or those of the model in `out`, if these events trained it."""
+    if given is not None and "test" in given:
+        return given["test"], given.get("train")
     run = Run.load(out / PLAN_FILE) if (out / PLAN_FILE).is_file() else None
     if run is None or run.request.get("events") != events_digest(events):
         return None
@@ -532,54 +645,203 @@ def carry_out(
     *,
     threads: int = 0,
     progress: bool = True,
+    began: float | None = None,
+    finish: bool = False,
+    keep_all: bool = False,
     announce: Callable[[str], None] = lambda text: None,
 ) -> list[Row]:
     """Train all stages, or what is left of them, judge the model by the test split and put it in place; its rows.
 
-    threads: CPU threads, 0 for all. progress: show bars. announce: is called with what begins.
+    Args:
+        threads: CPU threads, 0 for those that the trial found best.
+        progress: show bars.
+        began: when the clock of `minutes` started, by `time.monotonic`; now, if not given.
+        finish: take the best models so far and train no further.
+        keep_all: keep the point processes that were not the best too, as `backbones/<name>`.
+        announce: is called with what begins.
     """
-    open_model = functools.partial(AutoModel.from_pretrained, use_safetensors=True)
+    began = time.monotonic() if began is None else began
     transformers_logging.disable_progress_bar()  # one bar at a time, and small models load in a blink
     make_folder(out)
     with locked(out):
-        run = open_run(out, run.request) or run
-        write_text(out / PLAN_FILE, json.dumps(asdict(run), indent=1))
-        for number, (stage, config) in enumerate(run.plan.stages.items()):
-            folder = out / "training" / stage
-            ended = (folder / "training.json").is_file()
-            if ended and not (folder / "best").exists():  # if it is there, it was killed while it cleaned up
-                continue
-            announce(f"{number + 1} of {len(run.plan.stages)}: {STAGES[stage]}")
-            resume = ended or any(folder.glob("checkpoints/step-*[0-9]"))
-            if not resume:
-                remove_folder(folder)  # it was interrupted before its first checkpoint
-            save_every = max(1, round(SECONDS_BETWEEN_CHECKPOINTS / run.seconds_per_step[number]))
-            options = {"out": str(folder), "save_every": save_every, "num_threads": threads, "progress": progress}
-            mtpp = None if stage == "point_process" else open_model(out / "training" / "point_process")
-            torch.manual_seed(run.plan.seed)  # the initial weights
-            config = {**config, "training": {**config["training"], **options}}
-            build_trainer(config, splits, mtpp).train(resume=resume)
-        announce("Judging it by sequences it has not seen ...")
+        run = _claim(out, run)
+        (out / FINISH_FILE).touch() if finish else (out / FINISH_FILE).unlink(missing_ok=True)
+
+        def tell(text: str) -> None:
+            log_line(out / LOG_FILE, text)
+            announce(text)
+
+        session = _Session(out, run, began, tell)
+        folder = session.train(splits, threads, progress)
+        _put_in_place(folder, out)
+        tell("Judging it by sequences it has not seen ...")
         stamp = {"data": run.data, "split": "test", **checkpoint_stamp(folder)}
-        rows = score_model(open_model(folder).eval(), splits["test"], train=splits["train"], **stamp)
+        rows = score_model(_open(folder).eval(), splits["test"], train=splits["train"], **stamp)
         write_text(out / RESULTS_FILE, "".join(json.dumps(row) + "\n" for row in rows))
-        write_text(out / READING_FILE, json.dumps(run.reading, indent=1))
-        for name in ("model.safetensors", "config.json"):  # with the last one the folder becomes a model
-            with replaced_when_done(out / name) as partial:
-                shutil.copyfile(folder / name, partial)
-        write_text(out / PLAN_FILE, json.dumps(asdict(replace(run, finished=True)), indent=1))
+        run = replace(run, compared=session.compared(), finished=True)
+        for stage in session.others():
+            if keep_all:
+                _put_in_place(out / "training" / stage, make_other(out, run.plan.backbones[stage], run))
+            else:
+                remove_folder(out / "training" / stage)
+        write_text(out / PLAN_FILE, json.dumps(asdict(run), indent=1))
+        (out / FINISH_FILE).unlink(missing_ok=True)
+        log_line(out / LOG_FILE, f"Done after {duration(time.monotonic() - began)}.")
         return rows
 
 
+def ask_to_finish(out: Path) -> None:
+    """Have the training that runs in `out` end with the best model so far."""
+    (out / FINISH_FILE).touch()
+
+
+def make_other(out: Path, name: str, run: Run) -> Path:
+    """The folder of a point process that is kept beside the best."""
+    make_folder(folder := out / OTHERS / name)
+    write_text(folder / READING_FILE, json.dumps(run.reading, indent=1))
+    return folder
+
+
+def _claim(out: Path, run: Run) -> Run:
+    """The run as it stands in `out`; where it got more minutes than it had, its stages are opened again."""
+    saved = open_run(out, run.request)
+    if saved is not None:
+        if run.plan.minutes > saved.plan.minutes:
+            for stage in saved.plan.backbones:
+                reopen(out / "training" / stage)
+            remove_folder(out / "training" / DISTILLER)  # what it learnt was about another point process
+            (out / RESULTS_FILE).unlink(missing_ok=True)
+        run = replace(saved, plan=run.plan, request=run.request, finished=run.finished)
+    write_text(out / READING_FILE, json.dumps(run.reading, indent=1))
+    write_text(out / PLAN_FILE, json.dumps(asdict(run), indent=1))
+    return run
+
+
+def _open(folder: Path) -> Any:
+    return AutoModel.from_pretrained(folder, use_safetensors=True)
+
+
+def _put_in_place(folder: Path, out: Path) -> None:
+    """Make the model of a stage the one in `out`."""
+    with interrupts_held():  # weights and config belong together
+        for name in ("model.safetensors", "config.json"):  # with the last one the folder becomes a model
+            with replaced_when_done(out / name) as partial:
+                shutil.copyfile(folder / name, partial)
+
+
+class _Session:
+    """The training of a run's stages, in one process, on one clock."""
+
+    def __init__(self, out: Path, run: Run, began: float, tell: Callable[[str], None]) -> None:
+        self.out, self.run, self.plan, self.began, self.tell = out, run, run.plan, began, tell
+        self.spent = {stage: seconds_spent(self.folder(stage)) for stage in self.plan.stages}  # in earlier sessions
+
+    def folder(self, stage: str) -> Path:
+        return self.out / "training" / stage
+
+    def train(self, splits: Splits, threads: int, progress: bool) -> Path:
+        """Train what is not trained yet; the folder of the model to keep."""
+        for number, (stage, config) in enumerate(self.plan.stages.items()):
+            folder, costs = self.folder(stage), self.run.costs
+            if self._is_done(stage):
+                continue
+            self.tell(f"{number + 1} of {len(self.plan.stages)}: {TASKS[config['task']]}, {self._name(stage)}")
+            resume = (folder / "training.json").is_file() or any(folder.glob("checkpoints/step-*[0-9]"))
+            if not resume:
+                remove_folder(folder)  # it was interrupted before its first checkpoint
+            options: Row = {"out": str(folder), "num_threads": threads or costs.threads[number], "progress": progress}
+            options["save_every"] = max(1, round(SECONDS_BETWEEN_CHECKPOINTS / costs.steps[number]))
+            options["minutes"] = self._minutes_of(stage)
+            mtpp = None if config["task"] == "mtpp" else _open(self.folder(self.best()))
+            torch.manual_seed(self.plan.seed)  # the initial weights
+            config = {**config, "training": {**config["training"], **options}}
+            build_trainer(config, splits, mtpp, self._watch(stage, config["task"])).train(resume=resume)
+            if stage in self.plan.backbones and len(compared := self.compared()) > 1:
+                self.tell(describe_choice(compared))
+        distiller = self.folder(DISTILLER)
+        return distiller if (distiller / "training.json").is_file() else self.folder(self.best())
+
+    def _is_done(self, stage: str) -> bool:
+        """Whether a stage has ended; was dropped after an earlier comparison; or would begin although the run is to
+        finish with what there is."""
+        folder = self.folder(stage)
+        if (folder / "training.json").is_file():
+            return not (folder / "best").exists()  # if it is there, it was killed while it cleaned up
+        if (self.out / FINISH_FILE).exists() and self.compared():
+            return not (folder / "best").exists()
+        return self._name(stage) in self.run.compared and not folder.exists()
+
+    def _name(self, stage: str) -> str:
+        return self.plan.backbones.get(stage, stage)
+
+    def _minutes_of(self, stage: str) -> float:
+        """How long a stage may train, in all sessions: its share of the time that is left to it and to later ones."""
+        if not self.plan.minutes:
+            return 0.0
+        total, shares = 60 * self.plan.minutes, self.plan.shares()
+        here = time.monotonic() - self.began
+        left = total - sum(self.spent.values()) - here - self.run.costs.scoring
+        later = list(shares)[list(shares).index(stage) :]
+        allotted = (left + self.spent[stage]) * shares[stage] / sum(shares[name] for name in later)
+        if stage == DISTILLER:  # a point process that was done early leaves it no more than its share
+            allotted = min(allotted, total * shares[stage])
+        return max(allotted, self.spent[stage], 0.001) / 60
+
+    def _watch(self, stage: str, task: str) -> Watch:
+        def put_if_best(folder: Path, value: float) -> None:
+            others = [nll for name, nll in self.compared().items() if name != self._name(stage)]
+            if not others or value < min(others):
+                _put_in_place(folder, self.out)
+
+        return Watch(
+            title=self._name(stage),
+            metric=METRICS[task],
+            log=self.out / LOG_FILE,
+            on_best=put_if_best if task == "mtpp" else None,
+            should_end=(self.out / FINISH_FILE).exists,
+        )
+
+    def compared(self) -> dict[str, float]:
+        """The validation NLL of each point process that has ended, by its name."""
+        known = dict(self.run.compared)
+        for stage, name in self.plan.backbones.items():
+            if (summary := self.folder(stage) / "training.json").is_file():
+                known[name] = json.loads(summary.read_text(encoding="utf-8"))["best"]["eval_loss"]
+        return known
+
+    def best(self) -> str:
+        """The stage of the point process that predicts validation events best."""
+        known = self.compared()
+        ended = [stage for stage in self.plan.backbones if (self.folder(stage) / "training.json").is_file()]
+        return min(ended, key=lambda stage: known[self._name(stage)])
+
+    def others(self) -> list[str]:
+        """The stages of the other point processes that were trained."""
+        return [stage for stage in self.plan.backbones if stage != self.best() and self.folder(stage).exists()]
+
+
+def describe_choice(compared: Mapping[str, float]) -> str:
+    """Which backbone predicts validation events best, and by how much, in a sentence."""
+    (best, least), *others = sorted(compared.items(), key=lambda item: item[1])
+    rest = ", ".join(f"{name} {nll:.3f} ({nll - least:.3f} nats more)" for name, nll in others)
+    return f"Of the backbones, {best} predicts validation events best: NLL {least:.3f}; {rest}."
+
+
 def score_model(
-    model: DistillerModel | MTPPModel, test: EventSequences, *, train: EventSequences | None = None, **stamp: Any
+    model: DistillerModel | MTPPModel,
+    test: EventSequences,
+    *,
+    train: EventSequences | None = None,
+    share: float = 1.0,
+    **stamp: Any,
 ) -> list[Row]:
     """Rows of the point process beside trivial baselines; if its window is known, also of explanations beside the most
     recent events, by the distiller or, without one, by integrated gradients.
 
-    Of very many events a part is scored. The baselines are fitted to `train`, or to `test`, which flatters them.
+    Of very many events a part is scored; `share`: only so much of it. The baselines are fitted to `train`, or to
+    `test`, which flatters them.
     """
-    last = int(np.searchsorted(np.cumsum(test.lengths), MOST_TEST_EVENTS))
+    last = int(np.searchsorted(np.cumsum(test.lengths), share * min(MOST_TEST_EVENTS, test.num_events)))
     part = test.select(np.arange(min(len(test), last + 1)))
     models: dict[str, Any] = dict(trivial_baselines(test if train is None else train))
     distiller, mtpp = (model, model.mtpp) if isinstance(model, DistillerModel) else (None, model)
@@ -587,7 +849,9 @@ def score_model(
     config: Any = model.config
     if config.future is None or part.lengths.max() < config.history + config.future:
         return rows
-    windows = make_windows(part, future=config.future, history=config.history).sample(MOST_TEST_WINDOWS)
+    windows = make_windows(part, future=config.future, history=config.history).sample(
+        math.ceil(share * MOST_TEST_WINDOWS)
+    )
     solver = "integrated_gradient+prune" if distiller is None else "distiller+prune"
     question = Question(share=0.7, conditioning="survival") if distiller is None else distiller.config.question
     compared = list(compare(mtpp, windows, [solver], question, distiller=distiller, reference="recency", **stamp))

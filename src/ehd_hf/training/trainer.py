@@ -5,14 +5,23 @@ A model may also return `num_items` (what its loss is a mean over; batches and p
 other scalars, which are logged. Everything random in step s is a pure function of (seed, s, process), so a run that is
 interrupted or killed at any time and then resumed ends with the very same weights.
 
+With `minutes` a clock decides instead of a number of steps: learning rate, evaluations and the end follow the time
+spent training, which checkpoints carry. Such a run resumes with what is left of its time, and can be given more; how
+many steps it takes depends on the machine, so its weights are not repeated to the bit.
+
 A run's folder: `config.json` + `model.safetensors` (the best model, written when training ends), `log.jsonl` (one row
 per evaluation), `training.json` (arguments and outcome), `checkpoints/step-*` (to resume), `best/` (best so far).
 """
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from math import cos, inf, isfinite, pi
@@ -37,6 +46,9 @@ from ..data.windows import DatasetWindows, StreamedWindows
 
 # Arguments that change how a run looks or how fast it is, not what it computes: they may differ when resuming.
 _FREE_TO_CHANGE = {"out", "num_threads", "progress", "save_every"}
+# By the clock: the share of the time that is warm-up, the time between evaluations, and what they may take of it.
+_WARMUP_SHARE, _EVALUATION_EVERY, _EVALUATION_SHARE = 0.05, 1 / 20, 0.1
+_SECONDS_BETWEEN_LINES = 60  # in a log file
 
 
 def _number(default: float, *, least: float = 0, above: float = -inf) -> Any:
@@ -58,6 +70,9 @@ class TrainingArguments:
     Args:
         out: folder of the run.
         steps, warmup_steps: optimiser steps in all, and those of the linear warm-up.
+        minutes: train for so long instead, evaluations included; `steps`, `warmup_steps`, `eval_every`, `save_every`
+            then count for nothing: the warm-up is 5 % of the time, and after every 5 % (or more, should evaluations
+            take more than 10 % of the time) the model is evaluated and a checkpoint written. 0: the steps decide.
         batch_size: items per step, over all processes together.
         schedule: learning rate after the warm-up: "cosine" or "linear" to 0, or "constant".
         max_grad_norm: gradients are clipped to this norm.
@@ -71,6 +86,7 @@ class TrainingArguments:
 
     out: str
     steps: int = _number(2000, least=1)
+    minutes: float | int = _number(0)
     warmup_steps: int = _number(200)
     batch_size: int = _number(64, least=1)
     learning_rate: float | int = _number(1e-3, above=0)
@@ -98,7 +114,16 @@ class TrainingArguments:
         """Learning rate of step 0, 1, ...: linear warm-up, then `schedule`."""
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / self.warmup_steps
-        done = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
+        return self._scheduled((step - self.warmup_steps) / max(1, self.steps - self.warmup_steps))
+
+    def learning_rate_after(self, seconds: float) -> float:
+        """Learning rate when so much of `minutes` has passed: the same curve."""
+        passed = min(1.0, seconds / (60 * self.minutes))
+        if passed < _WARMUP_SHARE:
+            return self.learning_rate * max(passed / _WARMUP_SHARE, 0.01)
+        return self._scheduled((passed - _WARMUP_SHARE) / (1 - _WARMUP_SHARE))
+
+    def _scheduled(self, done: float) -> float:
         factor = {"cosine": 0.5 * (1 + cos(pi * done)), "linear": 1 - done, "constant": 1.0}[self.schedule]
         return self.learning_rate * factor
 
@@ -134,6 +159,70 @@ class Progress:
     best_step: int = 0
     evaluations_since_best: int = 0
     train_loss: float | None = None  # running mean
+    seconds: float = 0.0  # spent training, evaluations included, in all sessions
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What a run tells on its way, and how it is told to end.
+
+    Args:
+        title, metric: what is trained and what it is judged by, in words.
+        log: text file that gets a line a minute.
+        on_best: called with the folder of every new best model and its metric.
+        should_end: asked after every step; a run that is told to end keeps its best model.
+    """
+
+    title: str = "training"
+    metric: str = "validation loss"
+    log: Path | None = None
+    on_best: Callable[[Path, float], None] | None = None
+    should_end: Callable[[], bool] | None = None
+
+
+@contextmanager
+def interrupts_held() -> Iterator[list[int]]:
+    """Hold back Ctrl-C while work is done that must not be torn: the list fills, and it is raised at the end. A second
+    one is raised at once. Where signals are ignored, or in other threads than the main one, nothing changes."""
+    asked: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+
+    def hold(number: int, frame: Any) -> None:
+        asked.append(number)
+        if len(asked) > 1:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield asked
+        return
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if asked:
+        raise KeyboardInterrupt
+
+
+def log_line(file: Path, text: str) -> None:
+    """Add a line, with the time of day, to a log for people."""
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+
+
+def seconds_spent(out: Path) -> float:
+    """How long the run in a folder has trained, as its last checkpoint says."""
+    states = sorted(out.glob("checkpoints/step-*[0-9]/progress.json"))
+    return float(json.loads(states[-1].read_text())["progress"].get("seconds", 0.0)) if states else 0.0
+
+
+def reopen(out: Path) -> None:
+    """Let a run by the clock that has ended go on from there, with more minutes."""
+    if (out / "training.json").is_file():
+        with files.folder_replaced_when_done(out / "best") as partial:
+            for name in ("model.safetensors", "config.json"):
+                shutil.copyfile(out / name, partial / name)
+        (out / "training.json").unlink()
 
 
 def _items(data: Any) -> Any:
@@ -145,6 +234,48 @@ def _items(data: Any) -> Any:
     return DatasetWindows(data) if isinstance(data, Dataset) else data
 
 
+class _Clock:
+    """When to evaluate and when to end: by steps, or by the time that passes."""
+
+    def __init__(self, args: TrainingArguments, progress: Progress, accelerator: Accelerator) -> None:
+        self.args, self.progress, self.accelerator = args, progress, accelerator
+        self.began = time.monotonic() - progress.seconds
+        self.step_seconds = self.evaluation_seconds = 0.0  # of the last ones
+        self.every = 60 * args.minutes * _EVALUATION_EVERY
+        self.next_evaluation = progress.seconds + self.every
+
+    def _read(self) -> float:
+        """Note the time; seconds since the last note. Processes agree on it, so that all decide alike."""
+        seconds = time.monotonic() - self.began
+        if self.args.minutes and self.accelerator.num_processes > 1:
+            passed = torch.tensor(seconds, dtype=torch.float32, device=self.accelerator.device)
+            seconds = float(self.accelerator.reduce(passed, "mean"))
+        before, self.progress.seconds = self.progress.seconds, seconds
+        return seconds - before
+
+    def stepped(self) -> None:
+        """Note how long a step took."""
+        self.step_seconds = self._read()
+
+    def is_time_to_evaluate(self) -> bool:
+        if self.args.minutes:
+            return self.progress.seconds >= self.next_evaluation
+        return self.progress.step % self.args.eval_every == 0
+
+    def evaluated(self) -> None:
+        """Note how long it took, and when the next is due."""
+        self.evaluation_seconds = self._read()
+        pause = max(self.every, self.evaluation_seconds * (1 / _EVALUATION_SHARE - 1))
+        self.next_evaluation = self.progress.seconds + pause
+
+    def is_over(self, told: bool) -> bool:
+        """Whether nothing is left but the last evaluation."""
+        if not self.args.minutes:
+            return told or self.progress.step >= self.args.steps
+        needed = self.evaluation_seconds + self.step_seconds
+        return told or self.progress.seconds + needed >= 60 * self.args.minutes
+
+
 class Trainer:
     """Train a model, evaluating as it goes, and keep the best.
 
@@ -153,6 +284,7 @@ class Trainer:
         train_dataset: windows of `datasets`, such as `load_dataset(folder, "15-40")["train"]`, whole or streamed; or a
             map-style data set, whose `__getitems__(indices)` may return a whole batch at once (see `WindowStore`).
         eval_dataset: the same, for the metric; without it the training loss is the metric.
+        watch: what to tell on the way.
     """
 
     def __init__(
@@ -161,13 +293,16 @@ class Trainer:
         args: TrainingArguments,
         train_dataset: Any,
         eval_dataset: Any = None,
+        watch: Watch | None = None,
     ) -> None:
-        self.model, self.args = model, args
+        self.model, self.args, self.watch = model, args, watch or Watch()
         self.train_dataset, self.eval_dataset = _items(train_dataset), _items(eval_dataset)
         if hasattr(train_dataset, "__len__") and not len(train_dataset):
             raise ValueError(f"there must be data to train on; got an empty {type(train_dataset).__name__}.")
         self.out = Path(args.out)
         self.progress = Progress()
+        self.latest: float | None = None  # metric of the last evaluation
+        self.next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
         # Without cpu=True accelerate takes no notice of torchrun where there is no GPU: every process would be alone.
         self.accelerator = Accelerator(
             cpu=not torch.accelerator.is_available(),
@@ -205,57 +340,108 @@ class Trainer:
         if (checkpoint := self._open_run(resume)) is not None:
             self._load_checkpoint(checkpoint, optimizer)
         progress = self.progress
-        steps = range(progress.step, args.steps)
-        schedule: Any = LambdaLR(
-            optimizer, lambda step: args.learning_rate_at(step) / args.learning_rate, last_epoch=steps.start - 1
-        )
+        if args.minutes and progress.evaluations_since_best >= args.patience:
+            progress.evaluations_since_best = 0  # it had ended, and was given more time
+        steps = range(progress.step, sys.maxsize if args.minutes else args.steps)
+
+        def rate(step: int) -> float:
+            now = args.learning_rate_after(progress.seconds) if args.minutes else args.learning_rate_at(step)
+            return now / args.learning_rate
+
+        schedule: Any = LambdaLR(optimizer, rate, last_epoch=steps.start - 1)
         model, optimizer, schedule = accelerator.prepare(self.model, optimizer, schedule)
         if checkpoint is None:
             self._save_checkpoint(optimizer)  # from here on a run can be resumed
         model.train()
-        shown = args.progress and accelerator.is_main_process
-        bar = tqdm(total=args.steps, initial=progress.step, disable=not shown, desc="training", dynamic_ncols=True)
-        for step, batch in zip(steps, self._batches(self.train_dataset, steps), strict=True):
-            # One line makes every draw of this step repeatable, whatever was drawn before.
-            torch.manual_seed((args.seed * 1_000_003 + step) * 1_009 + accelerator.process_index)
-            outputs = model(**batch)
-            loss = outputs.loss * self._share(outputs)
-            # The loss of the global batch: the same number in every process, so that all decide alike.
-            value = float(accelerator.reduce(loss.detach(), "mean"))
-            norm: Any = inf
-            if isfinite(value):
-                accelerator.backward(loss)
-                norm = accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)
-            # In half precision the scaler skips such a step and tries a smaller scale at the next.
-            if not isfinite(value) or not (isfinite(norm) or accelerator.scaler):
-                what = f"loss became {value}" if not isfinite(value) else f"gradient became {float(norm)}"
-                raise ValueError(
-                    f"The {what} at step {step}{self._culprits(step)}. Lower the learning rate ({args.learning_rate}) "
-                    "or look for extreme intervals in the data; the last checkpoint is intact."
-                )
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-            progress.step = step + 1
-            before = progress.train_loss
-            progress.train_loss = value if before is None else 0.98 * before + 0.02 * value
-            bar.update()
-            if step % 10 == 0:
-                bar.set_postfix(loss=f"{progress.train_loss:.4f}", refresh=False)
-            ends = step + 1 == args.steps
-            if (step + 1) % args.eval_every == 0 or ends:
-                ends |= self._evaluate_and_keep_best(progress.train_loss)
-                model.train()
-            if ends:
-                break
-            if (step + 1) % args.save_every == 0:
-                self._save_checkpoint(optimizer)
-        bar.close()
+        clock = _Clock(args, progress, accelerator)
+        # Several processes would not agree on the step at which a signal came.
+        held: Any = interrupts_held() if accelerator.num_processes == 1 else nullcontext([])
+        with held as interrupts, self._bar() as bar:
+            for step, batch in zip(steps, self._batches(self.train_dataset, steps), strict=True):
+                if progress.best is not None and clock.is_over(self._told_to_end()):
+                    break
+                self._step(model, optimizer, batch, step)
+                clock.stepped()
+                schedule.step()
+                optimizer.zero_grad()
+                self._tell(bar)
+                ends = clock.is_over(self._told_to_end())
+                if clock.is_time_to_evaluate() or ends:
+                    ends |= self._evaluate_and_keep_best(progress.train_loss or 0.0)
+                    clock.evaluated()
+                    model.train()
+                    if args.minutes:
+                        self._save_checkpoint(optimizer)
+                if ends:
+                    break
+                if interrupts or (not args.minutes and (step + 1) % args.save_every == 0):
+                    self._save_checkpoint(optimizer)
+                if interrupts:
+                    raise KeyboardInterrupt
         if accelerator.is_main_process:
             files.put_files(self.out / "best", self.out)
             best = next(row for row in files.read_rows(self.out / "log.jsonl") if row["step"] == progress.best_step)
             summary = dict(args=asdict(args), version=__version__, steps_run=progress.step, best=best)
+            summary |= {"seconds": progress.seconds} if args.minutes else {}
             files.write_text(self.out / "training.json", json.dumps(summary, indent=1))
+
+    def _step(self, model: Any, optimizer: Any, batch: Any, step: int) -> None:
+        """One step of the optimiser."""
+        args, accelerator, progress = self.args, self.accelerator, self.progress
+        # One line makes every draw of this step repeatable, whatever was drawn before.
+        torch.manual_seed((args.seed * 1_000_003 + step) * 1_009 + accelerator.process_index)
+        outputs = model(**batch)
+        loss = outputs.loss * self._share(outputs)
+        # The loss of the global batch: the same number in every process, so that all decide alike.
+        value = float(accelerator.reduce(loss.detach(), "mean"))
+        norm: Any = inf
+        if isfinite(value):
+            accelerator.backward(loss)
+            norm = accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+        # In half precision the scaler skips such a step and tries a smaller scale at the next.
+        if not isfinite(value) or not (isfinite(norm) or accelerator.scaler):
+            what = f"loss became {value}" if not isfinite(value) else f"gradient became {float(norm)}"
+            raise ValueError(
+                f"The {what} at step {step}{self._culprits(step)}. Lower the learning rate ({args.learning_rate}) "
+                "or look for extreme intervals in the data; the last checkpoint is intact."
+            )
+        optimizer.step()
+        progress.step = step + 1
+        before = progress.train_loss
+        progress.train_loss = value if before is None else 0.98 * before + 0.02 * value
+
+    def _told_to_end(self) -> bool:
+        return self.watch.should_end is not None and self.watch.should_end()
+
+    def _bar(self) -> Any:
+        """A bar over the steps, or over the seconds."""
+        args, progress = self.args, self.progress
+        first, last = (progress.seconds, 60 * args.minutes) if args.minutes else (progress.step, args.steps)
+        shown = args.progress and self.accelerator.is_main_process
+        look = "{desc} {percentage:3.0f}% |{bar}| {remaining} left{postfix}"
+        options: Any = {"desc": self.watch.title, "bar_format": look, "dynamic_ncols": True}
+        return tqdm(total=last, initial=first, disable=not shown, **options)
+
+    def _tell(self, bar: Any) -> None:
+        """Move the bar; once a minute, add a line to the log."""
+        args, progress = self.args, self.progress
+        bar.update((progress.seconds if args.minutes else progress.step) - bar.n)
+        if progress.step % 10 == 0:
+            bar.set_postfix_str(self._standing(), refresh=False)
+        if self.watch.log is not None and time.monotonic() >= self.next_line:
+            self.next_line += _SECONDS_BETWEEN_LINES
+            place = f"step {progress.step:,}" + ("" if args.minutes else f" of {args.steps:,}")
+            if args.minutes:
+                left = max(0.0, 60 * args.minutes - progress.seconds)
+                place += f", {left / 60:.1f} of {args.minutes:.1f} min left"
+            log_line(self.watch.log, f"{self.watch.title}: {place}; {self._standing()}")
+
+    def _standing(self) -> str:
+        """How good the model is, in words."""
+        if self.progress.best is None or not isfinite(self.progress.best):
+            return f"{self.watch.metric} not known yet"
+        latest = self.progress.best if self.latest is None else self.latest
+        return f"{self.watch.metric} {latest:.3f}, at best {self.progress.best:.3f}"
 
     def _finish(self) -> dict[str, float]:
         """Take the best model of a run that has ended, clean up (it may have been killed at that), return its row."""
@@ -263,8 +449,10 @@ class Trainer:
         summary = json.loads((self.out / "training.json").read_text(encoding="utf-8"))
         self._check_unchanged(summary["args"])
         if self.accelerator.is_main_process:
-            for name in ("checkpoints", "best"):
-                files.remove_folder(self.out / name)
+            for done in [self.out / "best", *self._checkpoints[: -1 if self.args.minutes else None]]:
+                files.remove_folder(done)  # by the clock, the last checkpoint is where more minutes go on from
+            if not self.args.minutes:
+                files.remove_folder(self.out / "checkpoints")
         self._plain_model.load_state_dict(load_file(self.out / "model.safetensors"))
         self.model.eval()
         return summary["best"]
@@ -330,11 +518,13 @@ class Trainer:
         metrics = self.evaluate()
         if args.metric not in metrics and args.metric != "loss":
             raise ValueError(f"metric must be one of {', '.join(sorted(metrics))}; got {args.metric!r}.")
-        value = metrics.get(args.metric, train_loss)
+        value = self.latest = metrics.get(args.metric, train_loss)
         if progress.best is None or not isfinite(progress.best) or value < progress.best:
             progress.best, progress.best_step, progress.evaluations_since_best = value, progress.step, 0
             if self.accelerator.is_main_process:
                 self._save_model(self.out / "best")
+                if self.watch.on_best is not None:
+                    self.watch.on_best(self.out / "best", value)
         else:
             progress.evaluations_since_best += 1
         row = {"step": progress.step, "train_loss": train_loss, **{f"eval_{k}": v for k, v in metrics.items()}}
@@ -445,7 +635,8 @@ class Trainer:
         changes = [
             f"{name}: {before.get(name)!r} -> {value!r}"
             for name, value in asdict(self.args).items()
-            if name not in _FREE_TO_CHANGE and before.get(name) != value
+            if name not in _FREE_TO_CHANGE and before.get(name, 0) != value
+            if not (name == "minutes" and value and before.get(name))  # more time is welcome
         ]
         if changes:
             raise ValueError(
