@@ -5,7 +5,7 @@ time."""
 import copy
 import math
 from functools import cache
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pyarrow as pa
@@ -285,7 +285,8 @@ def check(answer, mtpp, refine="prune", rounding=1e-4, origin=None):
     assert answer.tradeoff()["size"].tolist() == list(range(len(order) + 1))
 
     if answer.size is not None:
-        assert set(inside) == set(order[: answer.size]) and answer.status == "explained"
+        assert len(inside) == answer.size and left <= referee.left(order[: answer.size]) + rounding
+        assert answer.status == ("explained" if left < 0 else "infeasible")
         return answer.status
     certain = referee.meets(answer, inside)
     explains = answer.share is None or empty < 0
@@ -371,6 +372,26 @@ def test_every_claim_holds_before_a_slow_referee(explainer, case):
     for answer in explainer.explain(sequences(3), **QUESTIONS[case]):
         check(answer, explainer.mtpp, QUESTIONS[case]["refine"])
         assert answer.conditioning == explainer.conditioning
+
+
+def test_a_size_is_nearly_always_the_best_of_all_subsets():
+    near = []
+    for make in (fullynn, lognormmix):
+        explainer = EHDDistiller.from_mtpp(make(), future=2)
+        for answer in explainer.explain(sequences(20, seed=3), size=3):
+            referee = Referee(explainer.mtpp, answer)
+            best = min(map(referee.left, combinations(range(referee.num_history), answer.size)))
+            near.append(answer.dppl_left <= best + 0.01 * abs(best))
+            assert answer.dppl_left >= best - 1e-6
+    assert np.mean(near) >= 0.95
+
+
+def test_a_size_that_makes_the_future_likelier_is_not_called_an_explanation():
+    # An event of mark 1 lowers what is asked about: without it the future is likelier.
+    mtpp = AdditiveMTPP([1.0, 1.0], [[0.0, 0.0], [2.0, 0.0]])
+    answer = EHDDistiller.from_mtpp(mtpp).explain(instant(1, future=1), future=1, size=1)
+    assert answer.status == "infeasible" and not answer.constraint_met and not answer.certified
+    assert "comes closest to explaining" in str(answer) and "makes it less likely" in str(answer)
 
 
 def test_the_referee_has_seen_every_status():
@@ -550,7 +571,7 @@ def test_a_point_process_explains_at_once_and_can_be_saved(tmp_path):
 @pytest.mark.parametrize("make", [paper, ranking])
 def test_the_distiller_s_scores_are_the_order_of_a_refined_answer(make):
     model = make()
-    answer = EHDDistiller(model).explain(sequences(1, seed=16)[0], size=2)
+    answer = EHDDistiller(model).explain(sequences(1, seed=16)[0], size=2, refine="prefix")
     events = answer.history + answer.future
     times = torch.tensor([[event.time for event in events]]) - answer.history[0].time
     marks = torch.tensor([[model.mtpp.config.label2id[event.mark] for event in events]])

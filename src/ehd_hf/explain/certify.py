@@ -13,9 +13,9 @@ from ..models.perplexity import dppl_parts
 from ..models.point_process import MTPPModel
 from ..models.question import MARGIN, Question
 from ..models.window import Window, places_of
-from ..solvers.base import Objective, Solver, get_solver, rule_for
+from ..solvers.base import AtSize, Objective, Solver, get_solver, rule_for
 from ..solvers.prefix import RankedBy, ask_others, first_prefix, prefix_curve
-from ..solvers.refine import PRUNING, Refine
+from ..solvers.refine import PRUNING, Refine, best_of_size
 from .explanation import Status
 
 # What orders events where no distiller does; without gates (see `models.from_function`), by deletions alone.
@@ -109,6 +109,7 @@ class Certifier:
         met = met & ~nothing
         if question.size is not None:
             met = met & (search.distill_mask.sum(1) == window.history.sum(1).clamp(max=question.size))
+            met = met & (values["dppl_left"] < 0)  # events without which the future is likelier explain nothing
         status = torch.where(met, 0, torch.where(nothing, 1, 2))
         judged: dict[str, list[Any]] = {
             "status": [get_args(Status)[number] for number in status.tolist()],
@@ -146,6 +147,8 @@ class Certifier:
             if question.prunes:
                 prefix = ask_others(objective, rule, prefix, generator)
             chosen, reached = prefix.distill_mask, prefix.reached
+            if isinstance(rule, AtSize) and question.refine == "prune" and len(chosen):
+                chosen = best_of_size(objective, rule, chosen)
         closest = None
         if question.prunes:
             pruned = Refine(start=chosen, scores=scores, **PRUNING).search(objective, rule, generator)

@@ -158,7 +158,7 @@ class Explanation:
         return self.status == "explained" and self._meets(MARGIN)
 
     def _meets(self, margin: float) -> bool:
-        if self.size is not None and sum(self.distill_mask) != self.size:
+        if self.size is not None and (sum(self.distill_mask) != self.size or not self.dppl_left < 0):
             return False
         if self.share is not None and not self._explains_something:
             return False  # a share of nothing
@@ -179,7 +179,7 @@ class Explanation:
             opening = f"None of the {len(self.history)} past events{where} was found to explain {the_future}"
             return f"{opening} that followed ({followed}).{self._caveat()}"
         explains = "explains" if is_one else "explain"
-        if self.status == "explains_nothing":
+        if self.status != "explained":
             explains = "comes closest to explaining" if is_one else "come closest to explaining"
         they_are, them = ("It is", "it") if is_one else ("They are", "them")
         effect = f"{_times(abs(self.dppl_left))} {'less' if self.dppl_left <= 0 else 'more'} likely"
@@ -213,6 +213,8 @@ class Explanation:
             return f"\nThe history explains nothing here: without all of it, {likelier}."
         if self.status == "infeasible" and self.curve is None:
             return '\nThis set, the only one tried, misses the target; refine="prune" looks for one that meets it.'
+        if self.status == "infeasible" and self.size is not None and self.dppl_left >= 0:
+            return "\nNo set of this size that was tried makes it less likely; this one comes closest."
         if self.status == "infeasible":
             return "\nNo set of events that was tried meets the target; this one comes closest."
         if not self.certified or self.size is not None:

@@ -15,6 +15,8 @@ from .prefix import RankingSolver
 SwapIn = Literal["evaluated", "ordered"]
 # What pruning an explanation means: drop what can be spared, and one swap, if it lets more go.
 PRUNING: dict[str, Any] = {"max_swaps": 1, "shortlist": 4, "swap_in": "ordered"}
+# Greedy search asks every candidate in every round; beyond so many evaluations a window it is left out.
+_MOST_GREEDY_EVALUATIONS = 20_000
 # A swap has to gain more than rounding does.
 _SMALLEST_GAIN = 1e-6
 
@@ -128,6 +130,17 @@ class Refine(Solver):
             rows, positions, candidates = flip_each(masks[too_many], events[too_many])
             slacks[too_many[rows], positions] = rule.slack(objective, candidates, windows[too_many[rows]])
         return events & (places_of(slacks, events) < self.shortlist)
+
+
+def best_of_size(objective: Objective, rule: AtSize, start: Tensor) -> Tensor:
+    """The events of the asked size that lower dppl_left most, as far as swaps find them: from `start` (B, L) and from
+    greedy search, the better of both."""
+    starts, sizes = [start], start.sum(1)
+    if int(sizes.amax()) * start.shape[1] <= _MOST_GREEDY_EVALUATIONS:
+        starts.append(get_solver("greedy_search").search(objective, rule, None).distill_mask)
+    masks = torch.stack([Refine(start=mask).search(objective, rule, None).distill_mask for mask in starts])
+    best = torch.stack([objective.dppl_left(mask) for mask in masks]).argmin(0)
+    return masks[best, objective.windows]
 
 
 def _largest(slacks: Tensor) -> Tensor:
