@@ -1,8 +1,8 @@
 """Score trained models beside their baselines on the same events; print tables, keep the rows.
 
 tasks: data (what a data set is made of); mtpp (likelihood and calibration of point processes); distiller, ehed, emhd,
-case_study (the paper's tables and figures); explain (smallest sets that meet a target), causes (against the true
-causes of simulated events), trust (other seeds, shuffled weights), curves (deletion and insertion).
+case_study, losses (the paper's tables and figures); explain (smallest sets that meet a target), causes (against the
+true causes of simulated events), trust (other seeds, shuffled weights), curves (deletion and insertion).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ TASKS = {
     "data": "data_set",
     "mtpp": "mtpp",
     **dict.fromkeys(("distiller", "ehed", "emhd", "case_study"), "windows"),
+    "losses": "losses",
     **dict.fromkeys(("explain", "causes", "trust", "curves"), "explanations"),
 }
 

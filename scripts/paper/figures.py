@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -301,7 +302,8 @@ def draw(rows: Rows, folder: Path, page: Path) -> dict[str, list[tuple[str, str]
     """Draw what there are rows for, of each data set one setting; captions and paths as seen from `page`, by data
     set."""
     drawn: dict[str, list[tuple[str, str]]] = {}
-    for data, name, caption, figure in [*_case_studies(rows), *_explanations(rows), *_conditionings(rows)]:
+    drawings = (_losses(rows), _case_studies(rows), _explanations(rows), _conditionings(rows))
+    for data, name, caption, figure in chain.from_iterable(drawings):
         file = folder / (re.sub(r"[^\w.-]+", "_", name) + ".png")
         save_figure(figure, file)
         drawn.setdefault(data, []).append((caption, os.path.relpath(file, page.parent)))
@@ -310,6 +312,15 @@ def draw(rows: Rows, folder: Path, page: Path) -> dict[str, list[tuple[str, str]
 
 def _pair(row: Row) -> str:
     return f"({row['pair'].replace('-', ', ')})"
+
+
+def _losses(rows: Rows) -> Iterator[Drawn]:
+    """Figure 2 of the paper: each loss alone, and both."""
+    for (data, pair), runs in groups_by((row for row in rows if row["task"] == "losses"), "data", "pair").items():
+        title = f"{data} {_pair(runs[0])}"
+        curves = {f"{row['losses']}, epsilon {row['epsilon']:g}": row["left_share"] for row in runs}
+        caption = f"Share of events left along training, {title}"
+        yield data, f"left_share_{data}_{pair}", caption, left_share_plot(curves, title)
 
 
 def _case_studies(rows: Rows) -> Iterator[Drawn]:

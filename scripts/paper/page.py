@@ -41,6 +41,13 @@ TASK_COLUMNS = {
         Column("validation", "validation", ",d"),
         Column("test", "test", ",d"),
     ],
+    "losses": [
+        Column("model", "distiller"),
+        Column("pair", "(K, L)"),
+        Column("losses", "trained with"),
+        Column("epsilon", "epsilon", "g"),
+        Column("left_at_end", "events left at the end", ".1%"),
+    ],
     "mtpp": [
         Column("model", "model"),
         Column("nll", "NLL"),
@@ -268,6 +275,8 @@ def score_table(task: str, rows: Rows) -> Table:
             if metric in paper:
                 line[f"paper {solver}"] = f"{paper[metric]:{spec}} ± {paper[f'{metric}_std']:{spec}}"
         lines.append(line | {"num_windows": group[0]["num_windows"]})
+    lines += _seed_lines(rows, metric, spec)
+    lines.sort(key=lambda line: (*map(int, re.findall(r"\d+", line["pair"])), line["model"]))
     columns = [Column("pair", "(K, L)")]
     if len({line["pair"] for line in lines}) < len(lines):
         columns.append(Column("model", "checkpoint"))
@@ -277,7 +286,24 @@ def score_table(task: str, rows: Rows) -> Table:
             columns.append(Column(f"paper {solver}", f"{SHORT.get(solver, solver)}, paper"))
     columns.append(Column("num_windows", "windows", ",d"))
     best = "higher" if task == "ehed" else "lower"
-    return Table(f"{metric.upper()}, mean ± std over windows ({best} is better)", lines, columns)
+    note = (
+        "In a line of several seeds, mean ± std over the seeds." if any("seeds" in x["model"] for x in lines) else ""
+    )
+    return Table(f"{metric.upper()}, mean ± std over windows ({best} is better)", lines, columns, note)
+
+
+def _seed_lines(rows: Rows, metric: str, spec: str) -> Iterator[dict[str, Any]]:
+    """A line for each distiller of several seeds: the mean of each solver, ± the deviation over these seeds."""
+    for group in groups_by(rows, "pair", "num_windows").values():
+        for run in dict.fromkeys(map(run_name, group)):
+            seeds = [row for row in group if run_name(row) == run]
+            if (number := len({row["checkpoint"] for row in seeds})) > 1:
+                line = {"pair": _pair(seeds[0]), "model": f"{run}, {number} seeds"}
+                for (solver,), same in groups_by(seeds, "solver").items():
+                    if len(same) == number:
+                        values = [row[metric] for row in same]
+                        line[solver] = f"{statistics.mean(values):{spec}} ± {statistics.stdev(values):{spec}}"
+                yield line | {"num_windows": seeds[0]["num_windows"]}
 
 
 def detail_table(task: str, rows: Rows) -> Table:
@@ -434,7 +460,7 @@ def short_answers(rows: Rows) -> list[str]:
             gaps = [-row["difference"] for row in group]
             parts.append(
                 f"{metric.upper()}: better in {verdicts.count(1)}, level in {verdicts.count(0)}, worse in "
-                f"{verdicts.count(-1)} of {len(group)} settings (distiller minus {SHORT[rival]}: "
+                f"{verdicts.count(-1)} of {len(group)} runs (distiller minus {SHORT[rival]}: "
                 f"{_range(gaps, '+' + spec)})"
             )
         if parts:
@@ -482,6 +508,12 @@ def results_page(rows: Rows, *, command: str, figures: Mapping[str, Sequence[tup
             for (split,), group in groups_by(_of_task(of_data, task), "split").items():
                 group.sort(key=_order)
                 parts += [f"### {heading}, {split}", _commands(group), plain_table(task, group)]
+        if runs := _of_task(of_data, "losses"):
+            parts += [
+                "### What each loss does alone, validation windows",
+                _commands(runs),
+                plain_table("losses", runs),
+            ]
         if studies := _of_task(of_data, "case_study"):
             parts += ["### Case studies", _commands(studies)]
             parts += [_table_text(table) for table in case_study_tables(studies)]

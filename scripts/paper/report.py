@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ehd_hf.files import read_rows, write_text
-from ehd_hf.present.picture import save_figure
-from figures import draw, left_share_plot
+from figures import draw
 from headlines import put_headlines
 from page import TASK_COLUMNS, results_page
 
@@ -18,8 +17,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "results"
 EXAMPLE = """examples:
   python scripts/paper/report.py results/solvers_one_at_a_time.jsonl                    # to the terminal
   python scripts/paper/report.py --out docs/results.md --figures docs/figures           # all rows of results/
-  python scripts/paper/report.py --readme README.md                                     # its table of figures
-  python scripts/paper/report.py --logs runs/l_c runs/l_n runs/both --figure docs/figures/left_share.png"""
+  python scripts/paper/report.py --readme README.md                                     # its table of figures"""
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -30,22 +28,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="Markdown page to write (default: printed)")
     parser.add_argument("--readme", type=Path, help="page whose table of figures is made anew; nothing else is made")
     parser.add_argument("--figures", type=Path, help="folder for the figures of the rows")
-    parser.add_argument("--logs", nargs="+", type=Path, help="training runs: share of left events along training")
-    parser.add_argument("--figure", type=Path, help="picture of --logs; nothing else is made")
-    arguments = parser.parse_args(argv)
-    if bool(arguments.logs) != bool(arguments.figure):
-        parser.error("--logs and --figure go together")
-    return arguments
-
-
-def draw_logs(folders: list[Path], file: Path) -> None:
-    curves = {}
-    for folder in folders:
-        log = read_rows(folder / "log.jsonl")
-        curves[folder.name] = [(row["step"], row["eval_left_share"]) for row in log if "eval_left_share" in row]
-        if not curves[folder.name]:
-            raise ValueError(f"{folder} must hold a log.jsonl with eval_left_share; train a distiller there first.")
-    save_figure(left_share_plot(curves), file)
+    return parser.parse_args(argv)
 
 
 def report(arguments: argparse.Namespace, command: str) -> None:
@@ -72,10 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parse_arguments(argv)
     command = shlex.join(["python", "scripts/paper/report.py", *(sys.argv[1:] if argv is None else argv)])
     try:
-        if arguments.logs:
-            draw_logs(arguments.logs, arguments.figure)
-        else:
-            report(arguments, command)
+        report(arguments, command)
     except (ValueError, OSError) as error:
         print(f"report: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

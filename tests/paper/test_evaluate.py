@@ -396,14 +396,20 @@ def test_methods_are_named_for_people():
     assert method_name("oracle") == "oracle" and method_name("new_solver") == "new solver"
 
 
-def test_the_report_draws_logs_and_refuses_what_it_cannot_read(tmp_path, capsys):
-    picture = tmp_path / "left.png"
+def test_the_report_refuses_files_that_are_not_there(tmp_path, capsys):
     assert report.main([str(tmp_path / "nothing.jsonl")]) == 2
-    assert report.main(["--logs", str(tmp_path), "--figure", str(picture)]) == 2
-    errors = capsys.readouterr().err
-    assert "there is none" in errors and "eval_left_share" in errors
-    with pytest.raises(SystemExit) as stop:
-        report.main(["--logs", "a"])
-    assert stop.value.code == 2
-    (tmp_path / "log.jsonl").write_text('{"step": 1, "eval_left_share": 0.5}\n{"step": 2, "eval_left_share": 0.25}\n')
-    assert report.main(["--logs", str(tmp_path), "--figure", str(picture)]) == 0 and picture.stat().st_size > 0
+    assert "there is none" in capsys.readouterr().err
+
+
+def test_the_losses_of_a_run_are_a_row_a_table_and_a_figure(folders, tmp_path, capsys):
+    asked = ["--task", "losses", "--model", str(folders / "paper"), "--data", str(folders / "toy")]
+    (folders / "paper" / "log.jsonl").unlink(missing_ok=True)
+    assert script.main(asked) == 2 and "eval_left_share" in capsys.readouterr().err
+    log = [{"step": 1, "eval_left_share": 0.5}, {"step": 2, "eval_left_share": 0.25}]
+    (folders / "paper" / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
+    assert script.main([*asked, "--out", str(tmp_path / "losses.jsonl")]) == 0
+    (row,) = [json.loads(line) for line in (tmp_path / "losses.jsonl").read_text().splitlines()]
+    assert row["losses"] == "both losses" and row["left_share"] == [[1, 0.5], [2, 0.25]] and row["left_at_end"] == 0.25
+    page = tmp_path / "page.md"
+    assert report.main([str(tmp_path / "losses.jsonl"), "--out", str(page), "--figures", str(tmp_path)]) == 0
+    assert "25.0%" in page.read_text() and (tmp_path / "left_share_toy_4-7.png").is_file()

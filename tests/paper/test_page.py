@@ -121,8 +121,8 @@ def test_the_distiller_wins_where_the_interval_says_so(task, low, high, expected
 
 def test_the_questions_are_answered_from_the_rows():
     greedy, recency, cost = short_answers(some_rows())
-    assert "DS: better in 1, level in 0, worse in 0 of 1 settings (distiller minus greedy: +0.1800)" in greedy
-    assert "LMHS: better in 0, level in 0, worse in 1 of 1 settings (distiller minus recency: +0.60)" in recency
+    assert "DS: better in 1, level in 0, worse in 0 of 1 runs (distiller minus greedy: +0.1800)" in greedy
+    assert "LMHS: better in 0, level in 0, worse in 1 of 1 runs (distiller minus recency: +0.60)" in recency
     assert "DS: better in 0, level in 1" in recency
     assert "520 evaluations" in cost and "30.0 times the distiller's time" in cost
     assert short_answers([row for row in some_rows() if row["solver"] == "distiller"]) == []
@@ -183,3 +183,16 @@ def test_a_data_set_is_told_beside_the_papers(tmp_path):
     assert (first["pair"], first["train"], first["validation"], first["test"]) == ("15-40", 1 + 5, 1, 2)
     tables = list(data_tables([whole, first]))
     assert "6,633" in tables[0] and "99,791" in tables[1] and "| 15-40  | here" in tables[1]
+
+
+def test_seeds_of_one_run_share_a_line_with_their_spread():
+    rows = [
+        dict(
+            task="ehed", data="d", split="test", conditioning="paper", pair="2-3", model=f"run{seed}", checkpoint=seed
+        )
+        | dict(solver="distiller", ds=value, ds_std=0.5, num_windows=10, batch_size=250)
+        for seed, value in (("", 0.2), ("_seed1", 0.4))
+    ]
+    first, both, second = score_table("ehed", rows).rows
+    assert first["distiller"] == "0.2000 ± 0.5000" and second["model"] == "run_seed1"
+    assert both["model"] == "run, 2 seeds" and both["distiller"] == "0.3000 ± 0.1414"
