@@ -30,8 +30,7 @@ from ehd_hf import EHDDistiller
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.sources import load_source, with_jitter
 from ehd_hf.data.synthetic import simulated_splits
-from ehd_hf.evaluation.scores import checkpoint_stamp
-from ehd_hf.files import write_text
+from ehd_hf.files import checkpoint_stamp, write_text
 from ehd_hf.training.recipe import RESULTS_FILE, build_trainer, score_model
 from ehd_hf.training.trainer import Trainer
 

@@ -60,8 +60,8 @@ def train(folder: Path) -> None:
     from ehd_hf.data.export import export_windows
     from ehd_hf.data.synthetic import simulated_splits
     from ehd_hf.data.windows import make_crops, make_windows
-    from ehd_hf.evaluation.scores import checkpoint_stamp, trivial_baselines
-    from ehd_hf.files import append_row
+    from ehd_hf.evaluation.scores import trivial_baselines
+    from ehd_hf.files import append_row, checkpoint_stamp
     from tasks import Run
     from tasks.mtpp import score_row
     from tasks.windows import PaperTasks

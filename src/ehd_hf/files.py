@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
+import hashlib
 import json
 import os
 import re
@@ -160,6 +161,15 @@ def append_row(path: str | Path, row: Mapping[str, Any], *, allow_nan: bool = Fa
         except OSError:
             file.truncate(size)
             raise
+
+
+def checkpoint_stamp(folder: str | Path) -> dict[str, Any]:
+    """What a row says of a checkpoint: a digest of its weights, and the seed of its training if that is on record."""
+    weights, training = Path(folder) / "model.safetensors", Path(folder) / "training.json"
+    if not weights.is_file() or not (Path(folder) / "config.json").is_file():
+        raise ValueError(f"a model is a folder with config.json and model.safetensors; got {folder}. Train one first.")
+    seed = json.loads(training.read_text()).get("args", {}).get("seed") if training.is_file() else None
+    return {"checkpoint": hashlib.sha256(weights.read_bytes()).hexdigest()[:12], "seed": seed}
 
 
 def _beside(path: Path, state: str = "partial") -> Path:

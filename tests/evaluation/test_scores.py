@@ -7,11 +7,11 @@ import pytest
 import torch
 from scipy import stats
 
+from ehd_hf.data.sequences import events_digest
 from ehd_hf.data.synthetic import HawkesProcess, delayed_hawkes
 from ehd_hf.evaluation import scores as evaluation
 from ehd_hf.evaluation.scores import (
     evaluate_mtpp,
-    events_digest,
     ks_distance,
     score_events,
     summarize_scores,

@@ -5,8 +5,8 @@ import json
 import pytest
 from safetensors.torch import load_file
 
-from ehd_hf.evaluation.scores import checkpoint_stamp
 from ehd_hf.explain.explainer import EHDDistiller
+from ehd_hf.files import checkpoint_stamp
 from ehd_hf.hub.fetch import CHECKPOINTS, check_weights, fetch_model
 from ehd_hf.hub.push import MODELING_FILE, model_files, portable_files, rows_of
 

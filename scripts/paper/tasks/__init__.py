@@ -12,12 +12,12 @@ import numpy as np
 from transformers import AutoModel
 
 from ehd_hf import __version__
-from ehd_hf.data.sequences import EventSequences
+from ehd_hf.data.sequences import EventSequences, events_digest
 from ehd_hf.data.sources import load_source, with_jitter
 from ehd_hf.data.synthetic import simulated_splits
 from ehd_hf.data.windows import SAMPLED_SEED, WindowStore, load_windows
 from ehd_hf.evaluation.answers import BATCH_SIZE, DISTILLER, get_method
-from ehd_hf.evaluation.scores import checkpoint_stamp, events_digest
+from ehd_hf.files import checkpoint_stamp
 from ehd_hf.models.distiller import DistillerModel
 from ehd_hf.models.question import Conditioning
 from ehd_hf.solvers.base import Solver, available_solvers, get_solver

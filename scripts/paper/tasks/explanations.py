@@ -11,7 +11,8 @@ from transformers import AutoModel
 from ehd_hf.data.synthetic import PROCESSES, simulated_events
 from ehd_hf.data.windows import WindowStore
 from ehd_hf.evaluation.answers import check_vocabulary, compare, get_method
-from ehd_hf.evaluation.scores import check_marks, checkpoint_stamp
+from ehd_hf.evaluation.scores import check_marks
+from ehd_hf.files import checkpoint_stamp
 from ehd_hf.models.question import Question
 
 from . import Cache, Row, get_ranking, load_distiller, load_model_windows

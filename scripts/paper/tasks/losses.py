@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ehd_hf import __version__
-from ehd_hf.evaluation.scores import checkpoint_stamp
-from ehd_hf.files import read_rows
+from ehd_hf.files import checkpoint_stamp, read_rows
 
 from . import Cache, Row, load_distiller
 

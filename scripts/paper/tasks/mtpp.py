@@ -19,13 +19,12 @@ from ehd_hf.evaluation.baselines import EventScores
 from ehd_hf.evaluation.scores import (
     MAX_TOKENS,
     check_marks,
-    checkpoint_stamp,
     evaluate_mtpp,
-    in_double,
     mean_nll,
     trivial_baselines,
 )
-from ehd_hf.models.point_process import MTPPModel
+from ehd_hf.files import checkpoint_stamp
+from ehd_hf.models.point_process import MTPPModel, in_double
 
 from . import Cache, Row, load_data
 from .true_process import TRUE_PROCESS, TrueProcess

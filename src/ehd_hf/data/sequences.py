@@ -7,6 +7,7 @@ Both go through `event_rows` and `checked_sequences`. Windows, models and solver
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -470,3 +471,9 @@ def _mark_ids(values: pa.Array, id2label: Mapping[int, str], order: _Order) -> n
     is_mark = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < len(id2label))
     order.refuse(~is_mark, numbers, f"marks must be whole and lie in [0, {len(id2label)})", fix)
     return numbers.astype(np.int64)
+
+
+def events_digest(*splits: EventSequences) -> str:
+    """Twelve letters that change with any time or mark: whether two rows were computed on the same events."""
+    arrays = (array for sequences in splits for array in (sequences.times, sequences.marks, sequences.offsets))
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()[:12]

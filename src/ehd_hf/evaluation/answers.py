@@ -19,13 +19,12 @@ from tqdm.auto import tqdm
 from .. import __version__
 from ..data.windows import WindowStore
 from ..models.distiller import DistillerModel
-from ..models.point_process import MTPPModel
+from ..models.point_process import MTPPModel, in_double
 from ..models.question import MARGIN, Conditioning, Question
 from ..models.window import Window, most_recent
 from ..solvers.base import Objective, Rule, Solver, SolverResult, get_solver, rule_for
 from ..solvers.prefix import FALLBACKS, RankedBy
 from ..solvers.refine import PRUNING
-from .scores import in_double
 from .statistics import mean_interval
 
 Row = dict[str, Any]

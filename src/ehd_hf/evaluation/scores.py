@@ -5,13 +5,9 @@ Processes are scored on whole sequences (first event excluded), trivial baseline
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,7 +16,7 @@ from tqdm.auto import tqdm
 
 from .. import __version__
 from ..data.sequences import EventSequences
-from ..models.point_process import MTPPModel
+from ..models.point_process import MTPPModel, in_double
 from .baselines import EventScores, TrivialBaseline, is_scored
 
 Row = dict[str, Any]
@@ -116,21 +112,6 @@ def ks_distance(rescaled: np.ndarray) -> float:
     return float(max((steps[1:] - distribution).max(), (distribution - steps[:-1]).max()))
 
 
-def events_digest(*splits: EventSequences) -> str:
-    """Twelve letters that change with any time or mark: whether two rows were computed on the same events."""
-    arrays = (array for sequences in splits for array in (sequences.times, sequences.marks, sequences.offsets))
-    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()[:12]
-
-
-def checkpoint_stamp(folder: str | Path) -> Row:
-    """What a row says of a checkpoint: a digest of its weights, and the seed of its training if that is on record."""
-    weights, training = Path(folder) / "model.safetensors", Path(folder) / "training.json"
-    if not weights.is_file() or not (Path(folder) / "config.json").is_file():
-        raise ValueError(f"a model is a folder with config.json and model.safetensors; got {folder}. Train one first.")
-    seed = json.loads(training.read_text()).get("args", {}).get("seed") if training.is_file() else None
-    return {"checkpoint": hashlib.sha256(weights.read_bytes()).hexdigest()[:12], "seed": seed}
-
-
 def check_marks(name: str, model: Any, sequences: EventSequences) -> None:
     """Refuse what is no point process, and one trained on other marks than those of `sequences`."""
     if not isinstance(model, MTPPModel | Scorer):
@@ -138,11 +119,6 @@ def check_marks(name: str, model: Any, sequences: EventSequences) -> None:
     if isinstance(model, MTPPModel) and (number := model.config.num_marks) != sequences.num_marks:
         got = f"the events have {sequences.num_marks}. Evaluate it on its own data"
         raise ValueError(f"model {name} knows {number} marks; {got}.")
-
-
-def in_double(model: MTPPModel) -> MTPPModel:
-    # float32 times lose intervals of milliseconds after days; the copy leaves the caller's model as it is.
-    return copy.deepcopy(model).double().eval()
 
 
 def mean_nll(log_prob: np.ndarray, time_log_prob: np.ndarray, mark_log_prob: np.ndarray) -> Row:

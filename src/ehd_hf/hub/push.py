@@ -44,7 +44,7 @@ def rows_of(model: Any, rows: Rows) -> list[Mapping[str, Any]]:
     """The rows about these weights, about the point process inside them, and of the baselines on its events; found by
     the digest of the weights that every row carries as `checkpoint`."""
     saved = [_saved(part)["model.safetensors"] for part in (model, getattr(model, "mtpp", model))]
-    digests = {hashlib.sha256(weights).hexdigest()[:12] for weights in saved}  # as `scores.checkpoint_stamp` does
+    digests = {hashlib.sha256(weights).hexdigest()[:12] for weights in saved}  # as `files.checkpoint_stamp` does
     own = [row for row in rows if row.get("checkpoint") in digests]
 
     def events(row: Mapping[str, Any]) -> list[Any]:

@@ -8,6 +8,7 @@ conditioning, intensities on a clock, sampling and prediction are derived here, 
 Shapes: B batch, T events, Q query points, C marks, D width of a history state.
 """
 
+import copy
 from contextvars import ContextVar
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -144,6 +145,11 @@ class HubModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         if callable(reset := getattr(module, "reset_parameters", None)):
             reset()
+
+
+def in_double(model: "MTPPModel") -> "MTPPModel":
+    # float32 times lose intervals of milliseconds after days; the copy leaves the caller's model as it is.
+    return copy.deepcopy(model).double().eval()
 
 
 def first_after(split: Tensor, last_times: Tensor, times: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

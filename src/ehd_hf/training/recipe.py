@@ -31,11 +31,11 @@ from transformers.utils import logging as transformers_logging
 
 from .. import __version__
 from ..data.reading import EITHER, EPOCHS, SELDOM, Read, Reading
-from ..data.sequences import EventSequences
+from ..data.sequences import EventSequences, events_digest
 from ..data.windows import EventStore, make_crops, make_windows, parse_pair, sampled
 from ..evaluation.answers import compare
-from ..evaluation.scores import checkpoint_stamp, evaluate_mtpp, events_digest, trivial_baselines
-from ..files import holds_nothing, locked, make_folder, remove_folder, replaced_when_done, write_text
+from ..evaluation.scores import evaluate_mtpp, trivial_baselines
+from ..files import checkpoint_stamp, holds_nothing, locked, make_folder, remove_folder, replaced_when_done, write_text
 from ..models.distiller import DistillerModel
 from ..models.point_process import MTPPModel
 from ..models.question import Question
