@@ -72,7 +72,8 @@ def get_method(spec: str, distiller: DistillerModel | None = None) -> Solver:
 
 
 class Answers(NamedTuple):
-    """What one method answered on W windows: `distill_mask` (W, L), the other arrays (W,); `seconds` in all."""
+    """What one method answered on W windows: `distill_mask` (W, L), the other arrays (W,); `seconds` of CPU time in all,
+    which other work on the machine changes little."""
 
     distill_mask: np.ndarray
     dppl_left: np.ndarray
@@ -111,13 +112,13 @@ def objectives(
 
 def answer_windows(answer: Callable[[Objective, slice], SolverResult], batches: Batches) -> Answers:
     """What `answer` gives on the batches of `objectives`; all evaluations of an objective count as its own."""
-    pieces, began = [], time.perf_counter()
+    pieces, began = [], time.process_time()
     with closing(batches):  # an error ends the bar before it is told
         for rows, objective in batches:
             result = answer(objective, rows)
             values = (result.dppl_left.double(), result.dppl_distilled.double())
             pieces.append((result.distill_mask, *values, objective.num_evaluations, result.reached))
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     columns = (torch.cat(column).cpu().numpy() for column in zip(*pieces, strict=True))
     return Answers._make([*columns, seconds])
 
