@@ -384,7 +384,7 @@ def cost_tables(rows: Rows) -> list[Table]:
             times,
             columns,
             "The paper's ratios are for one window at a time and stand there. The distiller's time includes values "
-            "reported, as a solver's does. The machine was shared: read orders of magnitude.",
+            "reported, as a solver's does. Times are CPU times.",
         ),
     ]
 

@@ -72,8 +72,8 @@ def get_method(spec: str, distiller: DistillerModel | None = None) -> Solver:
 
 
 class Answers(NamedTuple):
-    """What one method answered on W windows: `distill_mask` (W, L), the other arrays (W,); `seconds` of CPU time in all,
-    which other work on the machine changes little."""
+    """What one method answered on W windows: `distill_mask` (W, L), the other arrays (W,); `seconds` of CPU time in
+    all, which other work on the machine changes little."""
 
     distill_mask: np.ndarray
     dppl_left: np.ndarray
