@@ -336,6 +336,7 @@ def train(
     if minutes is not None and not 0 < minutes < math.inf:
         raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
     _check_place(out)
+    from .data.inspection import inspect_events
     from .data.reading import Reading, read_events
     from .files import OneWriter, read_rows
     from .training import recipe as fitting
@@ -352,7 +353,7 @@ def train(
     reading = None if earlier is None else Reading.from_dict(earlier.reading)
     given: dict[str, Any] = {"time": time, "mark": mark, "sequence": sequence, "time_format": time_format}
     read = read_events(events, **given, time_unit=time_unit, max_marks=max_marks, reading=reading)
-    findings = fitting.inspect_events(read.events)
+    findings = inspect_events(read.events)
     threads = _set_threads(threads)
     _say("Planning ...", stderr=True)
     plan = None if earlier is None else earlier.plan
@@ -697,13 +698,14 @@ def inspect(
     json: AsJson = False,
 ) -> int:
     """Look at a table, and at what may go wrong with it."""
+    from .data.inspection import describe_events, inspect_events
     from .data.reading import read_events
-    from .training.recipe import describe_events, inspect_events, make_plan
+    from .data.splits import split_events
 
     read = read_events(events, time=time, mark=mark, sequence=sequence, time_format=time_format, max_marks=max_marks)
     findings, problem = inspect_events(read.events), None
     try:
-        make_plan(read.events, given=read.splits)
+        split_events(read.events, sum(findings.figures["window"].values()), given=read.splits)
     except ValueError as error:
         problem = str(error)
     columns = {role: getattr(read.reading, role) for role in ("time", "mark", "sequence")}

@@ -20,7 +20,6 @@ from ehd_hf.data.synthetic import example_log
 from ehd_hf.data.windows import CropStore, WindowStore
 from ehd_hf.files import read_rows
 from ehd_hf.training import recipe as fitting
-from ehd_hf.training import recipe as planning
 from helpers import largest_file
 
 COMMANDS = ["demo", "train", "explain", "evaluate", "models", "report", "app", "push"]
@@ -52,9 +51,9 @@ def tree(folder):
 def few_windows_are_judged():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "MOST_TEST_WINDOWS", 12)
-        patch.setitem(planning.VALIDATION_ITEMS, "distiller", 20)
-        patch.setattr(planning, "MTPP_STEPS", (20, 20))
-        patch.setitem(planning.DISTILLER_STEPS, "ranking", (10, 10))
+        patch.setitem(fitting.VALIDATION_ITEMS, "distiller", 20)
+        patch.setattr(fitting, "MTPP_STEPS", (20, 20))
+        patch.setitem(fitting.DISTILLER_STEPS, "ranking", (10, 10))
         yield
 
 
@@ -601,7 +600,8 @@ def test_ten_million_rows_are_planned_in_bounded_time_and_memory(tmp_path):
     pa.csv.write_csv(pa.table(table), tmp_path / "log.csv")
     code = (
         "import resource, sys, time; began = time.time()\n"
-        "from ehd_hf.data.reading import read_events\nfrom ehd_hf.training.recipe import inspect_events, make_plan\n"
+        "from ehd_hf.data.inspection import inspect_events\nfrom ehd_hf.data.reading import read_events\n"
+        "from ehd_hf.training.recipe import make_plan\n"
         "read = read_events(sys.argv[1], time='ts', mark='type', sequence='user')\n"
         "figures = inspect_events(read.events).figures\nplan, splits = make_plan(read.events)\n"
         "print(figures['events'], figures['sequences'], round(time.time() - began, 1), "
