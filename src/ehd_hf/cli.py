@@ -310,8 +310,8 @@ def train(
     max_marks: MaxMarks = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of the split and of all that is drawn.")] = 0,
     backbone: Annotated[
-        str, _option("auto; fullynn, lognormmix, hawkes or attention; or several, such as a,b.", metavar="KIND")
-    ] = "lognormmix",
+        str, _option("auto: hawkes and lognormmix; or fullynn, attention; or several, such as a,b.", metavar="KIND")
+    ] = "auto",
     keep_all: Annotated[
         bool, typer.Option("--keep-all", help="Of several backbones keep all, in the folder backbones.")
     ] = False,
@@ -343,7 +343,7 @@ def train(
 
     asked: dict[str, Any] = {"history": history, "future": future, "minutes": minutes, "seed": seed}
     asked |= {"distiller": distiller, "backbone": backbone}
-    if config is not None and [*asked.values()] != [None, None, None, 0, "ranking", "lognormmix"]:
+    if config is not None and [*asked.values()] != [None, None, None, 0, "ranking", "auto"]:
         named = "--history, --future, --minutes, --seed, --distiller and --backbone"
         raise ValueError(f"--config holds the plan. Leave out {named}.")
     if finish and not (out / fitting.PLAN_FILE).is_file():

@@ -19,7 +19,7 @@ from ehd_hf.training.recipe import (
     Costs,
     Run,
     choose_backbones,
-    choose_width,
+    choose_model,
     describe_choice,
     describe_plan,
     duration,
@@ -34,14 +34,16 @@ from helpers import random_sequences as sequences
 
 
 def test_a_plan_grows_with_the_data_within_bounds():
-    (small, _), (large, _) = make_plan(sequences([10] * 20)), make_plan(sequences([150] * 3000))
+    (small, _), (large, _) = (
+        make_plan(sequences(lengths), backbone="lognormmix") for lengths in ([10] * 20, [150] * 3000)
+    )
     assert small.training("steps") == [recipe.MTPP_STEPS[0], recipe.DISTILLER_STEPS["ranking"][0]]
     assert large.training("steps") == [recipe.MTPP_STEPS[1], recipe.DISTILLER_STEPS["ranking"][1]]
     assert [plan.stages["point_process"]["data"]["crop_length"] for plan in (small, large)] == [10, 64]
     assert small.training("batch_size")[1] <= num_windows(np.array([10] * 16), sum(small.window))
 
 
-PLAN = make_plan(sequences([48] * 100))[0]
+PLAN = make_plan(sequences([48] * 100), backbone="lognormmix")[0]
 for config, steps in zip(PLAN.stages.values(), (1000, 500), strict=True):
     config["training"]["steps"] = steps
 
@@ -80,24 +82,40 @@ def test_hawkes_gets_a_sixth_of_the_time_of_the_point_processes():
 
 
 def test_backbones_are_those_that_are_known():
-    assert choose_backbones("auto")[-1] == "lognormmix" and choose_backbones("fullynn") == ["fullynn"]
-    assert choose_backbones("fullynn,lognormmix,fullynn") == ["fullynn", "lognormmix"]
+    assert choose_backbones("auto", 10) == ["hawkes", "lognormmix"] and choose_backbones("auto", 201) == ["lognormmix"]
+    assert choose_backbones("fullynn,lognormmix,fullynn", 10) == ["fullynn", "lognormmix"]
     with pytest.raises(ValueError, match="auto or one of .*lognormmix, fullynn.*got 'bert'"):
-        choose_backbones("fullynn,bert")
-    assert [choose_width(number) for number in (10, 29_999, 30_000, 10**7)] == [32, 32, 64, 96]
+        choose_backbones("fullynn,bert", 10)
     said = describe_choice({"hawkes": 2.31, "lognormmix": 2.2})
     assert said.endswith("lognormmix predicts validation events best: NLL 2.200; hawkes 2.310 (0.110 nats more).")
 
 
+def test_a_backbone_is_as_wide_as_the_events_can_fill_and_sees_recent_marks():
+    widths = [choose_model("lognormmix", number)["hidden_size"] for number in (10, 199_999, 200_000, 10**7)]
+    assert widths == [32, 32, 64, 64] and choose_model("fullynn", 10)["recent_marks"]
+    assert choose_model("hawkes", 10**7) == {"model_type": "hawkes"}
+    assert choose_model("attention", 10) == {"model_type": "attention", "hidden_size": 32}
+
+
+def test_by_default_a_quick_and_a_neural_backbone_are_compared():
+    plan, _ = make_plan(sequences([150] * 3000))
+    assert list(plan.stages) == ["point_process-hawkes", "point_process-lognormmix", "distiller"]
+    hawkes, neural, _ = (config["training"] for config in plan.stages.values())
+    assert hawkes["steps"] == 0.2 * neural["steps"] and (hawkes["learning_rate"], neural["learning_rate"]) == (
+        0.1,
+        0.01,
+    )
+
+
 def test_a_plan_may_have_no_distiller():
-    plan, _ = make_plan(sequences([48] * 100), distiller="none")
+    plan, _ = make_plan(sequences([48] * 100), backbone="fullynn", distiller="none")
     assert list(plan.stages) == ["point_process"] and plan.window == PLAN.window
     with pytest.raises(ValueError, match="distiller must be one of ranking, ehd, none; got 'mlp'"):
         make_plan(sequences([48] * 100), distiller="mlp")
 
 
 def test_more_threads_are_taken_only_where_they_help(monkeypatch):
-    plan, splits = make_plan(sequences([12] * 40))
+    plan, splits = make_plan(sequences([12] * 40), backbone="lognormmix")
     monkeypatch.setattr(recipe.os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
     before = torch.get_num_threads()
     for by_threads, chosen in (({1: 1.0, 2: 0.6}, [2, 2]), ({1: 1.0, 2: 0.95}, [1, 1]), ({1: 1.0, 2: 7.0}, [1, 1])):
@@ -117,8 +135,11 @@ def test_a_plan_is_described_in_words(tmp_path):
     (tmp_path / "log.csv").write_text("user,ts,type\n" + "\n".join(rows) + "\n")
     read = read_events(tmp_path / "log.csv")
     plan, splits = make_plan(read.events)
-    run = Run(plan, read.reading.to_dict(), costs=Costs([0.01, 0.1], [1, 1], 2.0))
-    described = dict(describe_plan(run, splits, inspect_events(read.events)))
+    run = Run(plan, read.reading.to_dict(), costs=Costs([0.01, 0.01, 0.1], [1, 1, 1], 2.0))
+    rows = describe_plan(run, splits, inspect_events(read.events))
+    described, models = dict(rows), [text for name, text in rows if name in ("model", "")]
+    assert models[0].startswith("hawkes: a Hawkes process") and models[2].endswith("validation events better is kept.")
+    assert models[1].endswith("that sees the sequence's own recent marks, of width 32 for 96 events")
     assert described["window"] == "7 past events explain the next 2; 24 windows to train on"
     assert described["split"].startswith("by sequence: 8 / 1 / 1") and described["marks"] == "2, from a (60) to b (60)"
     assert described["time"].startswith("about ")

@@ -60,15 +60,24 @@ DISTILLERS: dict[str, Config] = {
     "ehd": {"model_type": "ehd_distiller"},
     "none": {},
 }
-# The point processes to choose from. auto: the first, then the second.
-BACKBONES, AUTO = ("hawkes", "lognormmix", "fullynn", "attention"), ("hawkes", "lognormmix")
+# The point processes to choose from, and what they are; "auto" tries the first two. A Hawkes process has a matrix of
+# marks for each kernel: of more marks it would have too many parameters.
+BACKBONES = {
+    "hawkes": "a Hawkes process, quick and readable: each event adds to the intensity of each mark",
+    "lognormmix": "a recurrent network with log-normal intervals",
+    "fullynn": "the paper's recurrent network",
+    "attention": "attention over the past events",
+}
+AUTO, MOST_HAWKES_MARKS = ("hawkes", "lognormmix"), 200
 # Widths of those that have one, by the number of events to train on.
-WIDTHS = {0: 32, 30_000: 64, 100_000: 96}
+WIDTHS = {0: 32, 200_000: 64}
+WITH_RECENT_MARKS = ("lognormmix", "fullynn")
+LEARNING_RATES = {"hawkes": 0.1}  # of point processes; 0.01 of others
 # Steps of each stage: so many passes over the training data, within bounds.
 MTPP_PASSES, MTPP_STEPS = 100, (1000, 6000)
 DISTILLER_PASSES, DISTILLER_STEPS = {"ranking": 2, "ehd": 10}, {"ranking": (60, 300), "ehd": (300, 1500)}
-# By the clock: the share of the time of a distiller; hawkes gets this part of what another point process gets.
-DISTILLER_TIME, HAWKES_TIME = {"ranking_distiller": 0.15, "ehd_distiller": 0.3}, 0.2
+# By the clock: the share of the time of a distiller. Of steps or time, hawkes needs this part of what others do.
+DISTILLER_TIME, HAWKES_PART = {"ranking_distiller": 0.15, "ehd_distiller": 0.3}, 0.2
 # Evaluations of a stage whose steps are counted (by the clock some 20), and those in vain after which it ends.
 NUM_EVALUATIONS, PATIENCE = {"mtpp": 16, "distiller": 6}, 8
 VALIDATION_ITEMS = {"mtpp": 1000, "distiller": 300}
@@ -113,22 +122,25 @@ class Plan:
         """By the clock, the share of each stage in the time to train; they sum to 1."""
         kind = self.stages.get(DISTILLER, {"model": {}})["model"].get("model_type")
         distiller = DISTILLER_TIME.get(kind, max(DISTILLER_TIME.values())) if kind else 0.0
-        weights = {stage: HAWKES_TIME if name == "hawkes" else 1.0 for stage, name in self.backbones.items()}
+        weights = {stage: HAWKES_PART if name == "hawkes" else 1.0 for stage, name in self.backbones.items()}
         each = (1 - distiller) / sum(weights.values())
         return {stage: weight * each for stage, weight in weights.items()} | ({DISTILLER: distiller} if kind else {})
 
 
-def choose_backbones(asked: str) -> list[str]:
+def choose_backbones(asked: str, num_marks: int) -> list[str]:
     """The model types of "auto", of one name or of several with commas between them."""
-    names = list(AUTO) if asked == "auto" else asked.split(",")
+    fitting = AUTO if num_marks <= MOST_HAWKES_MARKS else AUTO[1:]
+    names = list(fitting) if asked == "auto" else asked.split(",")
     if unknown := [name for name in names if name not in BACKBONES]:
         raise ValueError(f"backbone must be auto or one of {', '.join(BACKBONES)}; got {unknown[0]!r}. Take auto.")
     return list(dict.fromkeys(names))
 
 
-def choose_width(num_events: int) -> int:
-    """The width of a neural backbone that so many events can fill."""
-    return max((least, width) for least, width in WIDTHS.items() if num_events >= least)[1]
+def choose_model(backbone: str, num_events: int) -> Config:
+    """The config of a point process: as wide as so many events can fill, and with a path for recent marks."""
+    width = max(width for least, width in WIDTHS.items() if num_events >= least)
+    sizes = {"hidden_size": width} if hasattr(CONFIG_MAPPING[backbone], "hidden_size") else {}
+    return {"model_type": backbone, **sizes, **({"recent_marks": True} if backbone in WITH_RECENT_MARKS else {})}
 
 
 def make_plan(
@@ -138,7 +150,7 @@ def make_plan(
     future: int | None = None,
     seed: int = 0,
     distiller: str = "ranking",
-    backbone: str = "lognormmix",
+    backbone: str = "auto",
     minutes: float | None = None,
     given: Splits | None = None,
 ) -> tuple[Plan, dict[str, EventSequences]]:
@@ -146,7 +158,7 @@ def make_plan(
     `backbone` as in `choose_backbones`; `given`: splits that the events came in."""
     if distiller not in DISTILLERS:
         raise ValueError(f"distiller must be one of {', '.join(DISTILLERS)}; got {distiller!r}. ehd is the paper's.")
-    backbones = choose_backbones(backbone)
+    backbones = choose_backbones(backbone, events.num_marks)
     history, future = choose_window(events.lengths, history, future)
     splits, split = split_events(events, history + future, seed, given)
     train = splits["train"]
@@ -154,10 +166,12 @@ def make_plan(
     crops = train.num_events / min(crop_length, float(train.lengths.mean()))  # that hold every event once
     windows = num_windows(train.lengths, history + future)
 
-    def stage(task: str, model: Config, size: int, items: float, bounds: tuple[int, int], **training: Any) -> Config:
+    def stage(
+        task: str, model: Config, size: int, items: float, bounds: tuple[float, float], **training: Any
+    ) -> Config:
         """`items`: how many to look at in all, in batches that `size` bounds; `bounds` of the steps."""
         batch_size = int(min(BATCH_SIZE, size))
-        steps = int(round(min(max(items / batch_size, bounds[0]), bounds[1]), -1))
+        steps = max(10, int(round(min(max(items / batch_size, bounds[0]), bounds[1]), -1)))
         training |= {"batch_size": batch_size, "steps": steps, "warmup_steps": steps // 20, "seed": seed}
         training |= {"eval_every": math.ceil(steps / NUM_EVALUATIONS[task]), "patience": PATIENCE}
         data = {"pair": f"{future}-{history}", "validation_items": VALIDATION_ITEMS[task], "validation_seed": seed}
@@ -165,10 +179,10 @@ def make_plan(
 
     stages = {}
     for name in backbones:
-        model: Config = {"model_type": name}
-        if hasattr(CONFIG_MAPPING[name], "hidden_size"):
-            model["hidden_size"] = choose_width(train.num_events)
-        config = stage("mtpp", model, train.num_events, MTPP_PASSES * crops, MTPP_STEPS, learning_rate=0.01)
+        part = HAWKES_PART if name == "hawkes" else 1.0
+        effort = (part * MTPP_PASSES * crops, (part * MTPP_STEPS[0], part * MTPP_STEPS[1]))
+        rate = LEARNING_RATES.get(name, 0.01)
+        config = stage("mtpp", choose_model(name, train.num_events), train.num_events, *effort, learning_rate=rate)
         config["data"]["crop_length"] = crop_length
         stages[POINT_PROCESS if len(backbones) == 1 else f"{POINT_PROCESS}-{name}"] = config
     if distiller != "none":
@@ -273,11 +287,24 @@ def describe_plan(run: Run, splits: Splits, findings: Findings) -> list[tuple[st
         ("marks", f"{len(counts)}, from {counts[0][0]} ({counts[0][1]:,}) to {counts[-1][0]} ({counts[-1][1]:,})"),
         ("window", f"{history} past events explain the next {future}; {windows:,} windows to train on"),
         ("split", f"{plan.split}: {sizes} sequences for training / validation / test"),
+        *describe_models(plan, splits["train"].num_events),
         effort,
         ("time", clock),
         ("threads", ", ".join(map(str, run.costs.threads)) + " of the CPU, those that helped when tried"),
         ("why so", "explanations are worth what the point process knows; a distiller only makes the search shorter"),
     ]
+
+
+def describe_models(plan: Plan, num_events: int) -> list[tuple[str, str]]:
+    """Which point processes are tried, and why these."""
+    lines = []
+    for stage, name in plan.backbones.items():
+        model = plan.stages[stage]["model"]
+        width = f", of width {model['hidden_size']} for {num_events:,} events" if "hidden_size" in model else ""
+        recent = ", that sees the sequence's own recent marks" if model.get("recent_marks") else ""
+        lines.append(f"{name}: {BACKBONES.get(name, 'of your own')}{recent}{width}")
+    lines += ["The one that predicts validation events better is kept."] if len(lines) > 1 else []
+    return [("" if number else "model", line) for number, line in enumerate(lines)]
 
 
 # --- a run and its folder

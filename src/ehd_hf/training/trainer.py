@@ -479,8 +479,8 @@ class Trainer:
         indices = next(iter(StepBatches(len(data), self.args.batch_size, self.args.seed, range(step, step + 1))))
         with torch.no_grad():
             batches = (send_to_device(data.__getitems__([index]), self.accelerator.device) for index in indices)
-            bad = [not self.model(**batch).loss.isfinite() for batch in batches]
-        where = data.sequence_index[indices[torch.tensor(bad)] if any(bad) else indices]
+            bad = [bool(self.model(**batch).loss.isfinite().logical_not()) for batch in batches]
+        where = data.sequence_index[indices.numpy()[bad] if any(bad) else indices.numpy()]
         names = list(dict.fromkeys(str(data.sequences.seq_ids[index]) for index in where))
         return f", with sequence {', '.join(names[:5])}{', ...' if len(names) > 5 else ''} in the batch"
 
