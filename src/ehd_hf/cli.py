@@ -36,7 +36,7 @@ CHECKPOINTS = Path(__file__).parent / "checkpoints"
 EVENTS_SHOWN, ROWS_SHOWN = 30, 20
 # What the package calls by its role, and the option that names it.
 FLAGS = {"the time column": "--time", "the mark column": "--mark", "the sequence column": "--sequence"}
-FLAGS |= {"time_format": "--time-format", "max_marks": "--max-marks"}
+FLAGS |= {"time_format": "--time-format", "max_marks": "--max-marks", "max_events": "--max-events"}
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at a table of events, or write one to try.")
@@ -72,6 +72,9 @@ TimeFormat = Annotated[
     ),
 ]
 MaxMarks = Annotated[int, typer.Option(metavar="N", help="Kinds of events to tell apart at most.")]
+MaxEvents = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Of a file larger than memory: events of whole sequences at most.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Threads = Annotated[int, typer.Option(min=0, metavar="N", help="CPU threads; 0: all, or what OMP_NUM_THREADS says.")]
 TrainThreads = Annotated[
@@ -212,7 +215,7 @@ def _open_model(model: str) -> EHDDistiller:
     return EHDDistiller.from_pretrained(model)
 
 
-def _open_both(model: str, events: Path, threads: int, **columns: str | None) -> tuple[EHDDistiller, Read]:
+def _open_both(model: str, events: Path, threads: int, **columns: Any) -> tuple[EHDDistiller, Read]:
     """The explainer and the events, read the way the explainer's training events were."""
     from .data.tables import column_names, is_split_folder
 
@@ -308,6 +311,7 @@ def train(
         str | None, _option("ms, s, min, h or D; for plain numbers, what they count.", metavar="UNIT")
     ] = None,
     max_marks: MaxMarks = 100,
+    max_events: MaxEvents = 10_000_000,
     seed: Annotated[int, typer.Option(min=0, help="Of the split and of all that is drawn.")] = 0,
     backbone: Annotated[
         str, _option("auto: hawkes and lognormmix; or fullynn, attention; or several, such as a,b.", metavar="KIND")
@@ -352,7 +356,8 @@ def train(
     _say(f"Reading {events} ...", stderr=True)
     reading = None if earlier is None else Reading.from_dict(earlier.reading)
     given: dict[str, Any] = {"time": time, "mark": mark, "sequence": sequence, "time_format": time_format}
-    read = read_events(events, **given, time_unit=time_unit, max_marks=max_marks, reading=reading)
+    given |= {"time_unit": time_unit, "max_marks": max_marks, "max_events": max_events}
+    read = read_events(events, **given, reading=reading)
     findings = inspect_events(read.events)
     threads = _set_threads(threads)
     _say("Planning ...", stderr=True)
@@ -634,6 +639,7 @@ def evaluate(
     mark: MarkColumn = None,
     sequence_column: OtherSequenceColumn = None,
     time_format: TimeFormat = None,
+    max_events: MaxEvents = 10_000_000,
     threads: Threads = 0,
     json: AsJson = False,
 ) -> int:
@@ -643,9 +649,8 @@ def evaluate(
     other file all are, and the trivial models beside it are fitted to these very
     events, which flatters them.
     """
-    explainer, read = _open_both(
-        model, events, threads, time=time, mark=mark, sequence=sequence_column, time_format=time_format
-    )
+    columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
+    explainer, read = _open_both(model, events, threads, **columns, max_events=max_events)
     from .training import recipe as fitting
 
     parts = fitting.unseen_part(Path(model), read.events, read.splits)
@@ -695,6 +700,7 @@ def inspect(
     sequence: SequenceColumn = None,
     time_format: TimeFormat = None,
     max_marks: MaxMarks = 100,
+    max_events: MaxEvents = 10_000_000,
     json: AsJson = False,
 ) -> int:
     """Look at a table, and at what may go wrong with it."""
@@ -702,7 +708,8 @@ def inspect(
     from .data.reading import read_events
     from .data.splits import split_events
 
-    read = read_events(events, time=time, mark=mark, sequence=sequence, time_format=time_format, max_marks=max_marks)
+    asked: dict[str, Any] = {"time": time, "mark": mark, "sequence": sequence, "time_format": time_format}
+    read = read_events(events, **asked, max_marks=max_marks, max_events=max_events)
     findings, problem = inspect_events(read.events), None
     try:
         split_events(read.events, sum(findings.figures["window"].values()), given=read.splits)
@@ -799,6 +806,7 @@ def report(
     mark: MarkColumn = None,
     sequence_column: OtherSequenceColumn = None,
     time_format: TimeFormat = None,
+    max_events: MaxEvents = 10_000_000,
     threads: Threads = 0,
 ) -> int:
     """Write a report that anyone can open.
@@ -809,9 +817,8 @@ def report(
     if out.is_dir():
         raise ValueError(f"a report is one HTML file; {out} is a folder. Pass --out {out / 'report.html'}.")
     _check_place(out)
-    explainer, read = _open_both(
-        model, events, threads, time=time, mark=mark, sequence=sequence_column, time_format=time_format
-    )
+    columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
+    explainer, read = _open_both(model, events, threads, **columns, max_events=max_events)
     from .present.report import write_report
     from .training.recipe import unseen_part
 
