@@ -384,16 +384,13 @@ def train(
         return _show_verdict(out, events, run, read_rows(out / fitting.RESULTS_FILE), json, "was trained before")
     try:
         with redirect_stdout(sys.stderr):  # what the stages say on their way is not the answer
-            shown: dict[str, Any] = {
-                "progress": not json and sys.stderr.isatty(),
-                "announce": lambda text: _say(text, stderr=True),
-            }
-            shown |= {"finish": finish, "keep_all": keep_all}
-            rows = fitting.carry_out(out, splits, run, threads=threads, began=began, **shown)
+            options: dict[str, Any] = {"threads": threads, "began": began, "finish": finish, "keep_all": keep_all}
+            options |= {"progress": not json and sys.stderr.isatty(), "announce": functools.partial(_say, stderr=True)}
+            rows = fitting.carry_out(out, splits, run, **options)
     except OneWriter:
         if not finish:
             raise
-        fitting.ask_to_finish(out)
+        (out / fitting.FINISH_FILE).touch()
         _say(f"The training that runs in {out} was asked to finish; it takes a few seconds.", stderr=True)
         return DONE
     except KeyboardInterrupt:

@@ -465,13 +465,9 @@ def carry_out(
 ) -> list[Row]:
     """Train all stages, or what is left of them, judge the model by the test split and put it in place; its rows.
 
-    Args:
-        threads: CPU threads, 0 for those that the trial found best.
-        progress: show bars.
-        began: when the clock of `minutes` started, by `time.monotonic`; now, if not given.
-        finish: take the best models so far and train no further.
-        keep_all: keep the point processes that were not the best too, as `backbones/<name>`.
-        announce: is called with what begins.
+    threads: 0 for those that the trial found best. progress: show bars. began: when the clock of `minutes` started, by
+    `time.monotonic`. finish: take the best models so far and train no further. keep_all: keep the other point
+    processes too, as `backbones/<name>`. announce: is called with what begins.
     """
     began = time.monotonic() if began is None else began
     transformers_logging.disable_progress_bar()  # one bar at a time, and small models load in a blink
@@ -504,11 +500,6 @@ def carry_out(
         (out / FINISH_FILE).unlink(missing_ok=True)
         log_line(out / LOG_FILE, f"Done after {duration(time.monotonic() - began)}.")
         return rows
-
-
-def ask_to_finish(out: Path) -> None:
-    """Have the training that runs in `out` end with the best model so far."""
-    (out / FINISH_FILE).touch()
 
 
 def _claim(out: Path, run: Run) -> None:
@@ -596,11 +587,11 @@ class _Session:
         name = self._name(stage)
 
         def put_if_best(folder: Path, value: float) -> None:
-            if value < min((nll for other, nll in self.compared().items() if other != name), default=math.inf):
+            others = [nll for other, nll in self.compared().items() if other != name]
+            if task == "mtpp" and value < min(others, default=math.inf):
                 _put_in_place(folder, self.out)
 
-        best, finish = put_if_best if task == "mtpp" else None, self.out / FINISH_FILE
-        return Watch(name, METRICS[task], log=self.out / LOG_FILE, on_best=best, should_end=finish.exists)
+        return Watch(name, METRICS[task], self.out / LOG_FILE, put_if_best, (self.out / FINISH_FILE).exists)
 
     def compared(self) -> dict[str, float]:
         """The validation NLL of each point process that has ended, by its name."""

@@ -65,42 +65,27 @@ def _number(default: float, *, least: float = 0, above: float = -inf) -> Any:
 @strict
 @dataclass
 class TrainingArguments:
-    """How to train.
+    """How to train. With `minutes` the warm-up is 5 % of the time; after every 5 % (or more, should evaluations take
+    more than 10 % of the time) the model is evaluated and a checkpoint written."""
 
-    Args:
-        out: folder of the run.
-        steps, warmup_steps: optimiser steps in all, and those of the linear warm-up.
-        minutes: train for so long instead, evaluations included; `steps`, `warmup_steps`, `eval_every`, `save_every`
-            then count for nothing: the warm-up is 5 % of the time, and after every 5 % (or more, should evaluations
-            take more than 10 % of the time) the model is evaluated and a checkpoint written. 0: the steps decide.
-        batch_size: items per step, over all processes together.
-        schedule: learning rate after the warm-up: "cosine" or "linear" to 0, or "constant".
-        max_grad_norm: gradients are clipped to this norm.
-        eval_every: steps between evaluations; the best model by `metric` is kept.
-        patience: stop after this many evaluations without improvement; 0 never stops early.
-        save_every: steps between checkpoints to resume from.
-        seed: of the data order and of everything a model draws.
-        num_threads: CPU threads of this process; 0 takes OMP_NUM_THREADS, which `accelerate launch` sets to 1, or
-            shares all cores among the processes of this machine.
-    """
-
-    out: str
+    out: str  # folder of the run
     steps: int = _number(2000, least=1)
-    minutes: float | int = _number(0)
+    minutes: float | int = _number(0)  # train for so long, evaluations included, instead of `steps`; 0: by steps
     warmup_steps: int = _number(200)
-    batch_size: int = _number(64, least=1)
+    batch_size: int = _number(64, least=1)  # over all processes together
     learning_rate: float | int = _number(1e-3, above=0)
     weight_decay: float | int = _number(0.01)
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    max_grad_norm: float | int = _number(1.0, above=0)
-    eval_every: int = _number(500, least=1)
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"  # after the warm-up: to 0, to 0, or as it is
+    max_grad_norm: float | int = _number(1.0, above=0)  # to which gradients are clipped
+    eval_every: int = _number(500, least=1)  # steps
     eval_batch_size: int = _number(512, least=1)
-    metric: str = "loss"
-    patience: int = _number(0)
-    save_every: int = _number(500, least=1)
-    seed: int = _number(0)
+    metric: str = "loss"  # of the evaluation; the model with the smallest is kept
+    patience: int = _number(0)  # evaluations without improvement after which to stop; 0 never stops early
+    save_every: int = _number(500, least=1)  # steps between checkpoints to resume from
+    seed: int = _number(0)  # of the data order and of everything a model draws
+    # CPU threads of this process; 0: OMP_NUM_THREADS, which `accelerate launch` sets to 1, or this process's share.
     num_threads: int = _number(0)
-    progress: bool = True
+    progress: bool = True  # show a bar
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainingArguments":
@@ -164,20 +149,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Watch:
-    """What a run tells on its way, and how it is told to end.
+    """What a run tells on its way, and how it is told to end; the best model is kept then too."""
 
-    Args:
-        title, metric: what is trained and what it is judged by, in words.
-        log: text file that gets a line a minute.
-        on_best: called with the folder of every new best model and its metric.
-        should_end: asked after every step; a run that is told to end keeps its best model.
-    """
-
-    title: str = "training"
-    metric: str = "validation loss"
-    log: Path | None = None
-    on_best: Callable[[Path, float], None] | None = None
-    should_end: Callable[[], bool] = lambda: False
+    title: str = "training"  # what is trained
+    metric: str = "validation loss"  # what it is judged by, in words
+    log: Path | None = None  # text file that gets a line a minute
+    on_best: Callable[[Path, float], None] = lambda folder, metric: None  # called with every new best model
+    should_end: Callable[[], bool] = lambda: False  # asked after every step
 
 
 @contextmanager
@@ -273,14 +251,11 @@ class _Clock:
 
 
 class Trainer:
-    """Train a model, evaluating as it goes, and keep the best.
+    """Train a model, which returns `outputs.loss` of a batch's items, evaluating as it goes, and keep the best.
 
-    Args:
-        model: returns `outputs.loss` when called with a batch's items as keywords.
-        train_dataset: windows of `datasets`, such as `load_dataset(folder, "15-40")["train"]`, whole or streamed; or a
-            map-style data set, whose `__getitems__(indices)` may return a whole batch at once (see `WindowStore`).
-        eval_dataset: the same, for the metric; without it the training loss is the metric.
-        watch: what to tell on the way.
+    The data are windows of `datasets`, such as `load_dataset(folder, "15-40")["train"]`, whole or streamed; or a
+    map-style data set, whose `__getitems__(indices)` may return a whole batch at once (see `WindowStore`). Without
+    those to evaluate on, the training loss is the metric.
     """
 
     def __init__(
@@ -503,8 +478,7 @@ class Trainer:
             progress.best, progress.best_step, progress.evaluations_since_best = value, progress.step, 0
             if self.accelerator.is_main_process:
                 self._save_model(self.out / "best")
-                if self.watch.on_best is not None:
-                    self.watch.on_best(self.out / "best", value)
+                self.watch.on_best(self.out / "best", value)
         else:
             progress.evaluations_since_best += 1
         row = {"step": progress.step, "train_loss": train_loss, **{f"eval_{k}": v for k, v in metrics.items()}}
