@@ -288,3 +288,10 @@ def largest_file(size):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def random_sequences(lengths, num_marks=3, seed=0, names=None):
+    generator = np.random.default_rng(seed)
+    times = [np.cumsum(generator.exponential(size=n)) for n in lengths]
+    marks = [generator.integers(num_marks, size=n) for n in lengths]
+    return from_lists(times, marks, num_marks=num_marks, seq_ids=names, time_unit="h")

@@ -36,7 +36,7 @@ CHECKPOINTS = Path(__file__).parent / "checkpoints"
 EVENTS_SHOWN, ROWS_SHOWN = 30, 20
 # What the package calls by its role, and the option that names it.
 FLAGS = {"the time column": "--time", "the mark column": "--mark", "the sequence column": "--sequence"}
-FLAGS |= {"time_format": "--time-format", "max_marks": "--max-marks"}
+FLAGS |= {"time_format": "--time-format", "max_marks": "--max-marks", "max_events": "--max-events"}
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at a table of events, or write one to try.")
@@ -72,6 +72,9 @@ TimeFormat = Annotated[
     ),
 ]
 MaxMarks = Annotated[int, typer.Option(metavar="N", help="Kinds of events to tell apart at most.")]
+MaxEvents = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Of a file larger than memory: events of whole sequences at most.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Threads = Annotated[int, typer.Option(min=0, metavar="N", help="CPU threads; 0: all, or what OMP_NUM_THREADS says.")]
 TrainThreads = Annotated[
@@ -212,7 +215,7 @@ def _open_model(model: str) -> EHDDistiller:
     return EHDDistiller.from_pretrained(model)
 
 
-def _open_both(model: str, events: Path, threads: int, **columns: str | None) -> tuple[EHDDistiller, Read]:
+def _open_both(model: str, events: Path, threads: int, **columns: Any) -> tuple[EHDDistiller, Read]:
     """The explainer and the events, read the way the explainer's training events were."""
     from .data.tables import column_names, is_split_folder
 
@@ -308,10 +311,11 @@ def train(
         str | None, _option("ms, s, min, h or D; for plain numbers, what they count.", metavar="UNIT")
     ] = None,
     max_marks: MaxMarks = 100,
+    max_events: MaxEvents = 10_000_000,
     seed: Annotated[int, typer.Option(min=0, help="Of the split and of all that is drawn.")] = 0,
     backbone: Annotated[
-        str, _option("auto; fullynn, lognormmix, hawkes or attention; or several, such as a,b.", metavar="KIND")
-    ] = "lognormmix",
+        str, _option("auto: hawkes and lognormmix; or fullynn, attention; or several, such as a,b.", metavar="KIND")
+    ] = "auto",
     keep_all: Annotated[
         bool, typer.Option("--keep-all", help="Of several backbones keep all, in the folder backbones.")
     ] = False,
@@ -336,13 +340,14 @@ def train(
     if minutes is not None and not 0 < minutes < math.inf:
         raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
     _check_place(out)
+    from .data.inspection import inspect_events
     from .data.reading import Reading, read_events
     from .files import OneWriter, read_rows
     from .training import recipe as fitting
 
     asked: dict[str, Any] = {"history": history, "future": future, "minutes": minutes, "seed": seed}
     asked |= {"distiller": distiller, "backbone": backbone}
-    if config is not None and [*asked.values()] != [None, None, None, 0, "ranking", "lognormmix"]:
+    if config is not None and [*asked.values()] != [None, None, None, 0, "ranking", "auto"]:
         named = "--history, --future, --minutes, --seed, --distiller and --backbone"
         raise ValueError(f"--config holds the plan. Leave out {named}.")
     if finish and not (out / fitting.PLAN_FILE).is_file():
@@ -351,8 +356,9 @@ def train(
     _say(f"Reading {events} ...", stderr=True)
     reading = None if earlier is None else Reading.from_dict(earlier.reading)
     given: dict[str, Any] = {"time": time, "mark": mark, "sequence": sequence, "time_format": time_format}
-    read = read_events(events, **given, time_unit=time_unit, max_marks=max_marks, reading=reading)
-    findings = fitting.inspect_events(read.events)
+    given |= {"time_unit": time_unit, "max_marks": max_marks, "max_events": max_events}
+    read = read_events(events, **given, reading=reading)
+    findings = inspect_events(read.events)
     threads = _set_threads(threads)
     _say("Planning ...", stderr=True)
     plan = None if earlier is None else earlier.plan
@@ -378,16 +384,13 @@ def train(
         return _show_verdict(out, events, run, read_rows(out / fitting.RESULTS_FILE), json, "was trained before")
     try:
         with redirect_stdout(sys.stderr):  # what the stages say on their way is not the answer
-            shown: dict[str, Any] = {
-                "progress": not json and sys.stderr.isatty(),
-                "announce": lambda text: _say(text, stderr=True),
-            }
-            shown |= {"finish": finish, "keep_all": keep_all}
-            rows = fitting.carry_out(out, splits, run, threads=threads, began=began, **shown)
+            options: dict[str, Any] = {"threads": threads, "began": began, "finish": finish, "keep_all": keep_all}
+            options |= {"progress": not json and sys.stderr.isatty(), "announce": functools.partial(_say, stderr=True)}
+            rows = fitting.carry_out(out, splits, run, **options)
     except OneWriter:
         if not finish:
             raise
-        fitting.ask_to_finish(out)
+        (out / fitting.FINISH_FILE).touch()
         _say(f"The training that runs in {out} was asked to finish; it takes a few seconds.", stderr=True)
         return DONE
     except KeyboardInterrupt:
@@ -633,6 +636,7 @@ def evaluate(
     mark: MarkColumn = None,
     sequence_column: OtherSequenceColumn = None,
     time_format: TimeFormat = None,
+    max_events: MaxEvents = 10_000_000,
     threads: Threads = 0,
     json: AsJson = False,
 ) -> int:
@@ -642,9 +646,8 @@ def evaluate(
     other file all are, and the trivial models beside it are fitted to these very
     events, which flatters them.
     """
-    explainer, read = _open_both(
-        model, events, threads, time=time, mark=mark, sequence=sequence_column, time_format=time_format
-    )
+    columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
+    explainer, read = _open_both(model, events, threads, **columns, max_events=max_events)
     from .training import recipe as fitting
 
     parts = fitting.unseen_part(Path(model), read.events, read.splits)
@@ -694,16 +697,19 @@ def inspect(
     sequence: SequenceColumn = None,
     time_format: TimeFormat = None,
     max_marks: MaxMarks = 100,
+    max_events: MaxEvents = 10_000_000,
     json: AsJson = False,
 ) -> int:
     """Look at a table, and at what may go wrong with it."""
+    from .data.inspection import describe_events, inspect_events
     from .data.reading import read_events
-    from .training.recipe import describe_events, inspect_events, make_plan
+    from .data.splits import split_events
 
-    read = read_events(events, time=time, mark=mark, sequence=sequence, time_format=time_format, max_marks=max_marks)
+    asked: dict[str, Any] = {"time": time, "mark": mark, "sequence": sequence, "time_format": time_format}
+    read = read_events(events, **asked, max_marks=max_marks, max_events=max_events)
     findings, problem = inspect_events(read.events), None
     try:
-        make_plan(read.events, given=read.splits)
+        split_events(read.events, sum(findings.figures["window"].values()), given=read.splits)
     except ValueError as error:
         problem = str(error)
     columns = {role: getattr(read.reading, role) for role in ("time", "mark", "sequence")}
@@ -797,6 +803,7 @@ def report(
     mark: MarkColumn = None,
     sequence_column: OtherSequenceColumn = None,
     time_format: TimeFormat = None,
+    max_events: MaxEvents = 10_000_000,
     threads: Threads = 0,
 ) -> int:
     """Write a report that anyone can open.
@@ -807,9 +814,8 @@ def report(
     if out.is_dir():
         raise ValueError(f"a report is one HTML file; {out} is a folder. Pass --out {out / 'report.html'}.")
     _check_place(out)
-    explainer, read = _open_both(
-        model, events, threads, time=time, mark=mark, sequence=sequence_column, time_format=time_format
-    )
+    columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
+    explainer, read = _open_both(model, events, threads, **columns, max_events=max_events)
     from .present.report import write_report
     from .training.recipe import unseen_part
 

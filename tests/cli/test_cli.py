@@ -20,14 +20,13 @@ from ehd_hf.data.synthetic import example_log
 from ehd_hf.data.windows import CropStore, WindowStore
 from ehd_hf.files import read_rows
 from ehd_hf.training import recipe as fitting
-from ehd_hf.training import recipe as planning
 from helpers import largest_file
 
 COMMANDS = ["demo", "train", "explain", "evaluate", "models", "report", "app", "push"]
 COMMANDS += ["data inspect", "data example", "data windows"]
 COLUMNS = ["--time", "ts", "--mark", "type", "--sequence", "service"]
 # Few steps of small windows: a second or two, and enough to see everything work.
-TINY = ["--history", "6", "--future", "2", "--threads", "1"]
+TINY = ["--history", "6", "--future", "2", "--threads", "1", "--backbone", "lognormmix"]
 
 
 def run(*arguments, code=0, **options):
@@ -52,9 +51,9 @@ def tree(folder):
 def few_windows_are_judged():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "MOST_TEST_WINDOWS", 12)
-        patch.setitem(planning.VALIDATION_ITEMS, "distiller", 20)
-        patch.setattr(planning, "MTPP_STEPS", (20, 20))
-        patch.setitem(planning.DISTILLER_STEPS, "ranking", (10, 10))
+        patch.setitem(fitting.VALIDATION_ITEMS, "distiller", 20)
+        patch.setattr(fitting, "MTPP_STEPS", (20, 20))
+        patch.setitem(fitting.DISTILLER_STEPS, "ranking", (10, 10))
         yield
 
 
@@ -321,11 +320,12 @@ def test_finish_asks_a_training_that_runs_and_needs_one(events, tmp_path):
     assert not (out / "finish").exists() and (out / "results.jsonl").is_file()
 
 
-def test_several_backbones_are_compared_and_the_best_is_kept(events, tmp_path):
+def test_by_default_backbones_are_compared_and_the_best_is_kept(events, tmp_path):
     out = tmp_path / "m"
-    command = ["train", events, *COLUMNS, *TINY, "--backbone", "fullynn,lognormmix", "--out", out, "--yes"]
+    command = ["train", events, *COLUMNS, *TINY[:-2], "--out", out, "--yes"]
     result = CliRunner(env={"COLUMNS": "120"}).invoke(app, [*map(str, command), "--keep-all"])
     assert result.exit_code in (0, 1), result.stderr
+    assert "predicts validation events better is kept" in words(result.stdout)
     compared = json.loads((out / "plan.json").read_text())["compared"]
     best, other = sorted(compared, key=compared.get)
     assert f"{best} predicts validation events best" in words(result.stdout)
@@ -601,7 +601,8 @@ def test_ten_million_rows_are_planned_in_bounded_time_and_memory(tmp_path):
     pa.csv.write_csv(pa.table(table), tmp_path / "log.csv")
     code = (
         "import resource, sys, time; began = time.time()\n"
-        "from ehd_hf.data.reading import read_events\nfrom ehd_hf.training.recipe import inspect_events, make_plan\n"
+        "from ehd_hf.data.inspection import inspect_events\nfrom ehd_hf.data.reading import read_events\n"
+        "from ehd_hf.training.recipe import make_plan\n"
         "read = read_events(sys.argv[1], time='ts', mark='type', sequence='user')\n"
         "figures = inspect_events(read.events).figures\nplan, splits = make_plan(read.events)\n"
         "print(figures['events'], figures['sequences'], round(time.time() - began, 1), "

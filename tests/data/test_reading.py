@@ -8,8 +8,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from ehd_hf.data import tables
 from ehd_hf.data.reading import MAX_MARKS, OTHER, Reading, natural_unit, read_events, spread_ties
-from ehd_hf.data.sequences import load_events
+from ehd_hf.data.sequences import events_digest, load_events
 
 NAMES = {"time": "ts", "mark": "type", "sequence": "user"}
 
@@ -266,3 +267,68 @@ def test_a_reading_survives_json(tmp_path):
 def test_lists_where_single_values_belong_are_refused(columns, name):
     with pytest.raises(ValueError, match=f"'{name}' must hold single values"):
         read_events(pa.table(columns))
+
+
+# --- files larger than memory
+
+
+@pytest.fixture
+def large(tmp_path, monkeypatch):
+    """A file that counts as large: 200 users with 10 events each, in order of time."""
+    monkeypatch.setattr(tables, "LARGE_TEXT", 0)
+    monkeypatch.setattr(tables, "LARGE_PARQUET", 0)
+    rows = [f"u{user},{time}.{user:03},{'abc'[(user + time) % 3]}" for time in range(10) for user in range(200)]
+    (tmp_path / "log.csv").write_text("\n".join(["user,ts,type", *rows, ""]))
+    return tmp_path / "log.csv"
+
+
+def test_of_a_large_file_whole_sequences_are_taken(large, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "_BYTES_AT_ONCE", 1000)  # many tables
+    whole, part = read_events(large), read_events(large, max_events=700)
+    assert 350 < part.events.num_events <= 700 and (part.events.lengths == 10).all()
+    where = [whole.events.seq_ids.index(name) for name in part.events.seq_ids]
+    chosen = whole.events.select(where)
+    assert (chosen.times == part.events.times).all() and (chosen.marks == part.events.marks).all()
+    said = f"{part.events.num_events} of the 2,000 events of log.csv are taken: whole sequences"
+    assert part.notes[0].startswith(said) and part.reading == whole.reading
+    header, *rows = large.read_text().splitlines()
+    (tmp_path / "other.csv").write_text("\n".join([header, *sorted(rows), ""]))
+    assert set(read_events(tmp_path / "other.csv", max_events=700).events.seq_ids) == set(part.events.seq_ids)
+
+
+def test_a_large_file_that_fits_is_read_whole(large):
+    whole, read = read_events(large), read_events(large, max_events=2000)
+    assert read.notes == whole.notes == [] and events_digest(read.events) == events_digest(whole.events)
+
+
+def test_of_large_files_of_lists_rows_are_taken(large, tmp_path):
+    frame = pd.read_csv(large).groupby("user")[["ts", "type"]].agg(list)
+    frame.reset_index().to_parquet(tmp_path / "lists.parquet")
+    frame.reset_index(drop=True).to_parquet(tmp_path / "nameless.parquet")
+    named = read_events(tmp_path / "lists.parquet", max_events=700).events
+    assert set(named.seq_ids) == set(read_events(large, max_events=700).events.seq_ids)
+    nameless = read_events(tmp_path / "nameless.parquet", max_events=700).events
+    assert 350 < nameless.num_events <= 700 and (nameless.lengths == 10).all()
+
+
+@pytest.mark.parametrize("change", [lambda text: text, lambda text: text.replace("user", "who")])
+def test_sequences_too_long_to_take_twenty_are_refused(large, change):
+    large.write_text(change(large.read_text()))
+    with pytest.raises(ValueError, match="of 2,000 events at most 100 .max_events.*fewer than 20.*cut the log"):
+        read_events(large, max_events=100)
+
+
+def test_large_files_of_splits_share_what_is_taken(large, tmp_path):
+    (tmp_path / "splits").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "splits" / f"{split}.csv").write_text(large.read_text())
+    read = read_events(tmp_path / "splits", max_events=1000)
+    assert all(250 < split.num_events <= 500 for split in read.splits.values()) and len(read.splits) == 2
+    assert [note.split(" are taken")[0].split()[-1] for note in read.notes[:2]] == ["train.csv", "test.csv"]
+
+
+def test_rows_without_an_id_are_not_taken_more_often(large):
+    text = large.read_text()
+    large.write_text(text.replace("u7,0.007", ",0.007").replace("u9,0.009", ",0.009"))
+    whole, part = read_events(large), read_events(large, max_events=1000)
+    assert "2 of 2,000 rows lack a sequence" in whole.notes[0] and part.events.num_events <= 1000

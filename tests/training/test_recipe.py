@@ -5,125 +5,47 @@ Training itself is tried in test_cli.py.
 
 import dataclasses
 import json
-import re
 
 import numpy as np
 import pytest
 import torch
 
+from ehd_hf.data.inspection import inspect_events
 from ehd_hf.data.reading import read_events
-from ehd_hf.data.windows import make_windows
+from ehd_hf.data.splits import num_windows
 from ehd_hf.training import recipe
 from ehd_hf.training.recipe import (
     MODEL,
     Costs,
     Run,
     choose_backbones,
-    choose_width,
-    choose_window,
+    choose_model,
     describe_choice,
-    describe_events,
     describe_plan,
     duration,
     estimate_seconds,
-    inspect_events,
     judge,
     make_plan,
-    num_windows,
     open_run,
-    split_events,
 )
-from helpers import from_lists
-
-
-def sequences(lengths, num_marks=3, seed=0, names=None):
-    generator = np.random.default_rng(seed)
-    times = [np.cumsum(generator.exponential(size=n)) for n in lengths]
-    marks = [generator.integers(num_marks, size=n) for n in lengths]
-    return from_lists(times, marks, num_marks=num_marks, seq_ids=names, time_unit="h")
-
-
-# --- windows
-
-
-@pytest.mark.parametrize(
-    "lengths, asked, window",
-    [
-        ([48] * 9, {}, (30, 6)),
-        ([500] * 9, {}, (30, 6)),  # never longer
-        ([16] * 9, {}, (10, 2)),
-        ([6, 6, 6], {}, (3, 1)),
-        ([4, 4, 4], {}, (3, 1)),
-        ([1200], {}, (30, 6)),
-        ([120], {}, (8, 2)),  # one sequence: a twelfth of it
-        ([40, 3], {}, (3, 1)),
-        ([48] * 9, {"history": 20}, (20, 4)),
-        ([48] * 9, {"future": 10}, (26, 10)),
-        ([48] * 9, {"history": 7, "future": 3}, (7, 3)),
-    ],
-)
-def test_the_window_follows_from_the_lengths_and_what_is_asked(lengths, asked, window):
-    assert choose_window(np.array(lengths), **asked) == window
-
-
-def test_windows_are_counted_as_they_are_made():
-    events = sequences([5, 9, 4, 7])
-    assert num_windows(events.lengths, 5) == len(make_windows(events, future=2, history=3))
-
-
-# --- splits
-
-
-def test_sequences_are_split_whole_and_all_of_them():
-    events = sequences([12] * 50 + [3] * 10)
-    splits, how = split_events(events, 8)
-    assert how == "by sequence"
-    assert {name: len(split) for name, split in splits.items()} == {"train": 48, "validation": 6, "test": 6}
-    assert sorted(name for split in splits.values() for name in split.seq_ids) == list(range(60))
-    assert all((split.lengths >= 8).sum() >= 5 for split in splits.values())
-
-
-def test_the_split_depends_on_names_and_seed_not_on_the_order_of_rows():
-    names = [f"user {i}" for i in range(30)]
-    forward, _ = split_events(sequences([12] * 30, names=names), 8)
-    backward, _ = split_events(sequences([12] * 30, names=names[::-1]), 8)
-    other, _ = split_events(sequences([12] * 30, names=names), 8, seed=1)
-    assert set(forward["test"].seq_ids) == set(backward["test"].seq_ids) != set(other["test"].seq_ids)
-
-
-def test_three_long_sequences_are_enough_for_one_each():
-    splits, _ = split_events(sequences([9, 9, 9, 2, 2]), 8)
-    assert all((split.lengths >= 8).sum() == 1 for split in splits.values())
-
-
-def test_one_sequence_is_cut_in_time():
-    events = sequences([100])
-    splits, how = split_events(events, 10)
-    assert how == "in time" and [split.num_events for split in splits.values()] == [80, 10, 10]
-    assert np.concatenate([split.times for split in splits.values()]).tolist() == events.times.tolist()
-    # What came before a part is when its observation began, so that no interval is made up.
-    assert splits["test"].starts[0] == events.times[89] and np.isnan(splits["train"].starts[0])
-    assert splits["validation"].intervals()[0] == pytest.approx(events.times[80] - events.times[79])
-
-
-@pytest.mark.parametrize("lengths", [[90], [9], [9, 9], [1] * 50])
-def test_too_few_events_are_refused_with_what_is_needed(lengths):
-    with pytest.raises(ValueError, match="three sequences of at least 10 events, or one of about 105"):
-        split_events(sequences(lengths), 10)
-
+from helpers import random_sequences as sequences
 
 # --- steps and time
 
 
 def test_a_plan_grows_with_the_data_within_bounds():
-    (small, _), (large, _) = make_plan(sequences([10] * 20)), make_plan(sequences([150] * 3000))
+    (small, _), (large, _) = (
+        make_plan(sequences(lengths), backbone="lognormmix") for lengths in ([10] * 20, [150] * 3000)
+    )
     assert small.training("steps") == [recipe.MTPP_STEPS[0], recipe.DISTILLER_STEPS["ranking"][0]]
     assert large.training("steps") == [recipe.MTPP_STEPS[1], recipe.DISTILLER_STEPS["ranking"][1]]
     assert [plan.stages["point_process"]["data"]["crop_length"] for plan in (small, large)] == [10, 64]
     assert small.training("batch_size")[1] <= num_windows(np.array([10] * 16), sum(small.window))
 
 
-PLAN = make_plan(sequences([48] * 100))[0].with_steps(1000, 500)
+PLAN = make_plan(sequences([48] * 100), backbone="lognormmix")[0]
+for config, steps in zip(PLAN.stages.values(), (1000, 500), strict=True):
+    config["training"]["steps"] = steps
 
 
 def test_the_estimate_is_steps_times_cost_and_some_for_evaluations():
@@ -154,32 +76,46 @@ def test_most_of_the_time_is_for_the_point_process(asked, distiller, shares):
 
 
 def test_hawkes_gets_a_sixth_of_the_time_of_the_point_processes():
-    plan, _ = make_plan(sequences([48] * 100), backbone="fullynn,lognormmix", distiller="none", minutes=2)
-    first, second = plan.stages.values()
-    stages = {"point_process-hawkes": {**first, "model": {"model_type": "hawkes"}}, "point_process-lognormmix": second}
-    shares = dataclasses.replace(plan, stages=stages).shares()
-    assert list(shares.values()) == pytest.approx([1 / 6, 5 / 6])
+    plan, _ = make_plan(sequences([48] * 100), backbone="auto", distiller="none", minutes=2)
+    shares = {"point_process-hawkes": 1 / 6, "point_process-lognormmix": 5 / 6}
+    assert plan.shares() == pytest.approx(shares)
 
 
 def test_backbones_are_those_that_are_known():
-    assert choose_backbones("auto")[-1] == "lognormmix" and choose_backbones("fullynn") == ["fullynn"]
-    assert choose_backbones("fullynn,lognormmix,fullynn") == ["fullynn", "lognormmix"]
+    assert choose_backbones("auto", 10) == ["hawkes", "lognormmix"] and choose_backbones("auto", 201) == ["lognormmix"]
+    assert choose_backbones("fullynn,lognormmix,fullynn", 10) == ["fullynn", "lognormmix"]
     with pytest.raises(ValueError, match="auto or one of .*lognormmix, fullynn.*got 'bert'"):
-        choose_backbones("fullynn,bert")
-    assert [choose_width(number) for number in (10, 29_999, 30_000, 10**7)] == [32, 32, 64, 96]
+        choose_backbones("fullynn,bert", 10)
     said = describe_choice({"hawkes": 2.31, "lognormmix": 2.2})
     assert said.endswith("lognormmix predicts validation events best: NLL 2.200; hawkes 2.310 (0.110 nats more).")
 
 
+def test_a_backbone_is_as_wide_as_the_events_can_fill_and_sees_recent_marks():
+    widths = [choose_model("lognormmix", number)["hidden_size"] for number in (10, 199_999, 200_000, 10**7)]
+    assert widths == [32, 32, 64, 64] and choose_model("fullynn", 10)["recent_marks"]
+    assert choose_model("hawkes", 10**7) == {"model_type": "hawkes"}
+    assert choose_model("attention", 10) == {"model_type": "attention", "hidden_size": 32}
+
+
+def test_by_default_a_quick_and_a_neural_backbone_are_compared():
+    plan, _ = make_plan(sequences([150] * 3000))
+    assert list(plan.stages) == ["point_process-hawkes", "point_process-lognormmix", "distiller"]
+    hawkes, neural, _ = (config["training"] for config in plan.stages.values())
+    assert hawkes["steps"] == 0.2 * neural["steps"] and (hawkes["learning_rate"], neural["learning_rate"]) == (
+        0.1,
+        0.01,
+    )
+
+
 def test_a_plan_may_have_no_distiller():
-    plan, _ = make_plan(sequences([48] * 100), distiller="none")
+    plan, _ = make_plan(sequences([48] * 100), backbone="fullynn", distiller="none")
     assert list(plan.stages) == ["point_process"] and plan.window == PLAN.window
     with pytest.raises(ValueError, match="distiller must be one of ranking, ehd, none; got 'mlp'"):
         make_plan(sequences([48] * 100), distiller="mlp")
 
 
 def test_more_threads_are_taken_only_where_they_help(monkeypatch):
-    plan, splits = make_plan(sequences([12] * 40))
+    plan, splits = make_plan(sequences([12] * 40), backbone="lognormmix")
     monkeypatch.setattr(recipe.os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
     before = torch.get_num_threads()
     for by_threads, chosen in (({1: 1.0, 2: 0.6}, [2, 2]), ({1: 1.0, 2: 0.95}, [1, 1]), ({1: 1.0, 2: 7.0}, [1, 1])):
@@ -189,74 +125,9 @@ def test_more_threads_are_taken_only_where_they_help(monkeypatch):
     assert recipe.trial(splits, plan, threads=1).threads == [1, 1] and torch.get_num_threads() == before
 
 
-def test_splits_that_are_given_are_kept_and_must_hold_a_window():
-    events = sequences([12] * 6)
-    given = {name: events.select([place]) for place, name in enumerate(recipe.SPLITS)}
-    splits, how = split_events(events, 8, given=given)
-    assert how == "given" and splits == given
-    with pytest.raises(ValueError, match="each hold a sequence of at least 13 events; the longest of train has 12"):
-        split_events(events, 13, given=given)
-    del given["validation"]
-    with pytest.raises(ValueError, match="the longest of validation has 0"):
-        split_events(events, 8, given=given)
-
-
 @pytest.mark.parametrize("seconds, text", [(4.2, "4 s"), (89, "89 s"), (400, "7 min"), (9000, "2.5 h")])
 def test_durations_are_as_precise_as_an_estimate(seconds, text):
     assert duration(seconds) == text
-
-
-# --- what may go wrong
-
-
-def events_of(times, marks, **options):
-    return from_lists(times, marks, **options)
-
-
-HOUR = np.arange(1.0, 13.0) + 0.1 * np.sin(np.arange(12))
-
-
-@pytest.mark.parametrize(
-    "times, marks, said",
-    [
-        ([HOUR], [[0, 1] * 6], "one sequence only"),
-        ([HOUR] * 5, [[0] * 12] * 5, "one kind.*mark column"),
-        ([HOUR] * 5, [[0, 1] * 6] * 5, "60 events are few"),
-        ([np.ones(12)] * 5, [[0, 1] * 6] * 5, r"equal \(0 h\)"),
-        ([np.arange(12.0)] * 5, [[0, 1] * 6] * 5, r"equal \(1 h\)"),
-        ([np.cumsum(np.tile([0.01, 0.01, 0.01, 9.0], 3))] * 5, [[0, 1] * 6] * 5, "bursts.*0.01 h.*2.4"),
-        ([np.repeat(HOUR[:6], 2)] * 5, [[0, 1] * 6] * 5, "intervals are 0"),
-        ([np.repeat(HOUR[:6], 2)] * 5, [np.repeat([0, 1] * 3, 2)] * 5, "30 events repeat the one before"),
-        ([HOUR] * 5 + [HOUR[:4]] * 4, [[0, 1] * 6] * 5 + [[0, 1, 0, 1]] * 4, "4 of 9 sequences have fewer than 9"),
-        ([HOUR] * 5, [[0, 1] * 5 + [0, 2]] + [[0, 1] * 6] * 4, r"1 mark happens fewer than 20 times \(2\)"),
-    ],
-)
-def test_what_may_go_wrong_is_said(times, marks, said):
-    warnings = inspect_events(events_of(times, marks, time_unit="h")).warnings
-    assert any(re.search(said, warning) for warning in warnings), warnings
-
-
-def test_healthy_events_are_not_warned_of():
-    assert inspect_events(sequences([40] * 60)).warnings == []
-
-
-def test_the_figures_are_those_of_the_events():
-    figures = inspect_events(events_of([[1.0, 2.0, 4.0], [0.0, 8.0]], [[0, 1, 1], [1, 1]])).figures
-    assert (figures["sequences"], figures["events"], figures["marks"]) == (2, 5, 2)
-    assert figures["mark_counts"] == {"1": 4, "0": 1} and figures["tied"] == 0.0
-    assert figures["interval"]["mean"] == pytest.approx((1 + 2 + 8) / 3) and figures["interval"]["median"] == 2.0
-
-
-def test_spread_times_are_inspected_as_the_source_has_them(tmp_path):
-    rows = [f"{user},2026-03-{day:02d},{'ab'[n % 2]}" for user in range(6) for n, day in enumerate((1, 1, 2, 4, 4, 9))]
-    (tmp_path / "log.csv").write_text("user,date,type\n" + "\n".join(rows) + "\n")
-    read = read_events(tmp_path / "log.csv")
-    findings = inspect_events(read.events)
-    assert findings.figures["tied"] == pytest.approx(2 / 5) and findings.figures["interval"]["median"] == 1.0
-    assert (findings.figures["from"], findings.figures["to"]) == ("2026-03-01 00:00:00", "2026-03-09 00:00:00")
-    described = dict(describe_events(findings, read.reading))
-    assert described["times"] == "timestamps, here in days" and described["from, to"] == "2026-03-01, 2026-03-09"
-    assert "'date'" in described["columns"]
 
 
 def test_a_plan_is_described_in_words(tmp_path):
@@ -264,8 +135,11 @@ def test_a_plan_is_described_in_words(tmp_path):
     (tmp_path / "log.csv").write_text("user,ts,type\n" + "\n".join(rows) + "\n")
     read = read_events(tmp_path / "log.csv")
     plan, splits = make_plan(read.events)
-    run = Run(plan, read.reading.to_dict(), costs=Costs([0.01, 0.1], [1, 1], 2.0))
-    described = dict(describe_plan(run, splits, inspect_events(read.events)))
+    run = Run(plan, read.reading.to_dict(), costs=Costs([0.01, 0.01, 0.1], [1, 1, 1], 2.0))
+    rows = describe_plan(run, splits, inspect_events(read.events))
+    described, models = dict(rows), [text for name, text in rows if name in ("model", "")]
+    assert models[0].startswith("hawkes: a Hawkes process") and models[2].endswith("validation events better is kept.")
+    assert models[1].endswith("that sees the sequence's own recent marks, of width 32 for 96 events")
     assert described["window"] == "7 past events explain the next 2; 24 windows to train on"
     assert described["split"].startswith("by sequence: 8 / 1 / 1") and described["marks"] == "2, from a (60) to b (60)"
     assert described["time"].startswith("about ")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ehd_hf.training.recipe import num_windows
+from ehd_hf.data.splits import num_windows
 
 from . import Cache, Row, load_data
 

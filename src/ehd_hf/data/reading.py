@@ -30,10 +30,25 @@ from .sequences import (
     split_files,
     unit_in_nanoseconds,
 )
-from .tables import encoded, first_rows, is_csv, is_split_folder, is_text, nearest, plain, read_table
+from .tables import (
+    encoded,
+    first_rows,
+    is_csv,
+    is_large,
+    is_split_folder,
+    is_text,
+    nearest,
+    num_events,
+    plain,
+    read_some,
+    read_table,
+    read_tables,
+)
 
 # More kinds of events than this are not told apart: the rarest, and all that happen less than so often, become OTHER.
 MAX_MARKS, SELDOM = 100, 20
+# Of larger files, so many events are trained on at most.
+MAX_EVENTS = 10_000_000
 OTHER = "other"
 # Where more events than this share their time with the one before, times are spread within their resolution.
 TIED_SHARE = 0.01
@@ -105,6 +120,7 @@ def read_events(
     time_format: str | None = None,
     time_unit: str | None = None,
     max_marks: int = MAX_MARKS,
+    max_events: int | None = None,
     reading: Reading | None = None,
 ) -> Read:
     """Event sequences from a table as people have them, in order of time.
@@ -118,17 +134,18 @@ def read_events(
         time_unit: unit to convert timestamps to, or the name of the numbers' unit; by default the one in which the
             median interval is nearest to 1.
         max_marks: how many kinds of events to tell apart at most.
+        max_events: of a file larger than memory, how many events to take at most (see `tables.read_some`).
         reading: how earlier events were read; what it says of marks, unit and resolution is kept.
     """
     if is_split_folder(source):
         asked = {"time": time, "mark": mark, "sequence": sequence}
         options = {"time_format": time_format, "time_unit": time_unit, "max_marks": max_marks}
-        return _read_folder(Path(source), asked, reading or Reading(), options)
+        return _read_folder(Path(source), asked, reading or Reading(), options, max_events)
     kept = reading or Reading()
     if max_marks < 2:
         raise ValueError(f"max_marks must be at least 2; got {max_marks}. The default is {MAX_MARKS}.")
-    table, names = _read_columns(source, {"time": time, "mark": mark, "sequence": sequence}, kept)
     notes: list[str] = []
+    table, names = _read_columns(source, {"time": time, "mark": mark, "sequence": sequence}, kept, max_events, notes)
     rows = _without_missing(event_rows(table, names, forgiving=True), names, notes)
     times, written = _read_times(plain(rows["time"]), time_format, kept.time_format, names["time"], notes)
     marks, codes, merges = _read_marks(rows["mark"], kept, max_marks, names["mark"], notes)
@@ -147,12 +164,16 @@ def read_events(
     return Read(events, Reading(*columns, written, events.time_unit, tuple(marks), merges, resolution), notes)
 
 
-def _read_folder(folder: Path, asked: Mapping[str, str | None], kept: Reading, options: Mapping[str, Any]) -> Read:
+def _read_folder(
+    folder: Path, asked: Mapping[str, str | None], kept: Reading, options: Mapping[str, Any], max_events: int | None
+) -> Read:
     """The files of a folder as one table, so that marks, unit and format are the same; sequences stay apart. Their ids
     begin with the split's name if an id is in several files."""
-    tables, ids, names = [], [], dict[str, str]()
-    for split, file in split_files(folder).items():
-        table, found = _read_columns(file, asked, kept)
+    tables, ids, names, large = [], [], dict[str, str](), list[str]()
+    files = split_files(folder)
+    share = max_events and max_events // len(files)
+    for split, file in files.items():
+        table, found = _read_columns(file, asked, kept, share, large)
         names = names or found
         if "sequence" in found:
             own = plain(table[found["sequence"]]).cast(pa.string())
@@ -170,14 +191,25 @@ def _read_folder(folder: Path, asked: Mapping[str, str | None], kept: Reading, o
         events = replace(events, seq_ids=tuple(own_ids))
     splits = {split: events.select(np.flatnonzero(np.array(owners) == split)) for split in ids}
     reading = replace(reading, time=names["time"], mark=names["mark"], sequence=names.get("sequence"))
-    return Read(events, reading, notes, splits if len(splits) > 1 else None)
+    return Read(events, reading, large + notes, splits if len(splits) > 1 else None)
 
 
 # --- columns
 
 
-def _read_columns(source: Any, asked: Mapping[str, str | None], kept: Reading) -> tuple[pa.Table, dict[str, str]]:
-    """A table, and its column of each role."""
+def _read_columns(
+    source: Any, asked: Mapping[str, str | None], kept: Reading, max_events: int | None, notes: list[str]
+) -> tuple[pa.Table, dict[str, str]]:
+    """A table, and its column of each role; of a large file at most so many events, and a note that says so."""
+    if max_events is not None and is_large(source):
+        names = _find_columns(next(read_tables(source)), asked, kept)
+        table, total = read_some(source, names, max_events)
+        if (taken := num_events(table, names["time"])) < total:
+            notes.append(
+                f"{taken:,} of the {total:,} events of {Path(source).name} are taken: whole sequences, chosen by a "
+                f"hash of their names, with at most {max_events:,} events (max_events)."
+            )
+        return table, names
     if not is_csv(source):
         table = read_table(source)
         return table, _find_columns(table, asked, kept)

@@ -23,6 +23,9 @@ FILE_TYPES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 # What `read_tables` reads at once: rows that hold lists, rows that are events, bytes of text.
 _LISTS_AT_ONCE, _EVENTS_AT_ONCE, _BYTES_AT_ONCE = 1_000, 100_000, 2**23
+# Files above so many bytes are read table by table where a part of their sequences will do; Parquet is compressed.
+LARGE_TEXT, LARGE_PARQUET = 2**29, 2**26
+_FEWEST_SEQUENCES = 20  # that a part must have
 _HEAD = 1_000_000  # bytes at the beginning of a text file that are checked, and searched for column names
 
 
@@ -87,6 +90,64 @@ def whole_sequences(tables: Iterable[pa.Table], column: str) -> Iterator[pa.Tabl
         last = ids[-1]
     if begun:
         yield pa.concat_tables(begun, promote_options="permissive")
+
+
+def is_large(source: Any) -> bool:
+    """Whether the source is a file that may not fit into memory."""
+    if not isinstance(source, str | Path) or not os.path.isfile(source):
+        return False
+    return os.path.getsize(source) > (LARGE_PARQUET if Path(source).suffix == ".parquet" else LARGE_TEXT)
+
+
+def read_some(source: Any, names: Mapping[str, str], most: int) -> tuple[pa.Table, int]:
+    """At most `most` events of a file of any size, in bounded memory, and how many events it has: all those of some
+    sequences, chosen by a hash of their names, so that the order of the rows does not matter.
+
+    `names`: the columns of time, mark and sequence. Rows that hold lists are a sequence each.
+    """
+    text = [names[role] for role in ("mark", "sequence") if role in names]
+    kept: list[tuple[pa.Table, np.ndarray]] = []  # rows, and the hashes of their sequences
+    limit, total, row = 2**64 - 1, 0, 0
+    for table in read_tables(source, text):
+        hashes = _sequence_hashes(table, names, row)
+        table = pa.table({name: _compact(table[name]) for name in names.values()})
+        row, total = row + table.num_rows, total + num_events(table, names["time"])
+        kept.append(_below(limit, table, hashes))
+        while limit and sum(num_events(table, names["time"]) for table, _ in kept) > most:
+            limit //= 2
+            kept = [_below(limit, *part) for part in kept]
+    if limit < 2**64 - 1 and len(np.unique(np.concatenate([hashes for _, hashes in kept]))) < _FEWEST_SEQUENCES:
+        raise ValueError(
+            f"of {total:,} events at most {most:,} (max_events) are taken, in whole sequences; fewer than "
+            f"{_FEWEST_SEQUENCES} would be left. Raise max_events, name another sequence column, or cut the log."
+        )
+    return pa.concat_tables([table for table, _ in kept], promote_options="permissive"), total
+
+
+def _below(limit: int, table: pa.Table, hashes: np.ndarray) -> tuple[pa.Table, np.ndarray]:
+    return table.filter(pa.array(hashes <= limit)), hashes[hashes <= limit]
+
+
+def num_events(table: pa.Table, time: str) -> int:
+    """Of a table with a row per event, or lists of them."""
+    is_lists = pa.types.is_nested(table.schema.field(time).type)
+    return int(pc.sum(pc.list_value_length(table[time])).as_py() or 0) if is_lists else table.num_rows
+
+
+def _compact(values: pa.ChunkedArray) -> pa.Array:
+    return encoded(values) if is_text(values.type) else plain(values)
+
+
+def _sequence_hashes(table: pa.Table, names: Mapping[str, str], row: int) -> np.ndarray:
+    """A number (N,) for the sequence of each row; of lists, and of rows without an id, for the row itself."""
+    numbers = np.arange(row, row + table.num_rows)
+    if "sequence" not in names:
+        is_lists = pa.types.is_nested(table.schema.field(names["time"]).type)
+        return pd.util.hash_array(numbers if is_lists else np.zeros_like(numbers))
+    hashes, ids = pd.util.hash_array(numbers), encoded(table[names["sequence"]])
+    by_name = pd.util.hash_array(ids.dictionary.cast(pa.string()).to_numpy(zero_copy_only=False))
+    hashes[ids.is_valid().to_numpy(zero_copy_only=False)] = by_name[ids.indices.drop_null().to_numpy()]
+    return hashes
 
 
 def is_streamed(source: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What `ehd-hf train` does: look at the events, plan, train the stages, judge the model by unseen sequences.
+"""What `ehd-hf train` does: plan for the events, train the stages, judge the model by unseen sequences.
 
 A plan holds a config of each stage, of the form that `scripts/train.py` reads: task, data, model and training. Several
 point processes are trained one after the other and compared on validation; the distiller is built on the best.
@@ -17,8 +17,7 @@ import math
 import os
 import shutil
 import time
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,8 +29,10 @@ from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoConfig, AutoModel
 from transformers.utils import logging as transformers_logging
 
 from .. import __version__
-from ..data.reading import EITHER, EPOCHS, SELDOM, Read, Reading
+from ..data.inspection import Findings, describe_events
+from ..data.reading import Read, Reading
 from ..data.sequences import EventSequences, events_digest
+from ..data.splits import SPLITS, choose_window, num_windows, split_events
 from ..data.windows import EventStore, make_crops, make_windows, parse_pair, sampled
 from ..evaluation.answers import compare
 from ..evaluation.scores import evaluate_mtpp, trivial_baselines
@@ -51,9 +52,6 @@ POINT_PROCESS, DISTILLER = "point_process", "distiller"  # stages; of several po
 # What is learnt in a stage, and what it is judged by.
 TASKS = {"mtpp": "learning what usually follows what", "distiller": "learning what explains it"}
 METRICS = {"mtpp": "validation NLL", "distiller": "events needed in validation"}
-SPLITS = {"train": 0.8, "validation": 0.1, "test": 0.1}
-SHORTEST_WINDOW, LONGEST_WINDOW = 4, 36  # events, history and future together
-FUTURE_SHARE = 1 / 6
 CROP_LENGTH, BATCH_SIZE = 64, 64
 # The distillers to choose from. A ranker orders the search, which integrated gradients do as well without training: it
 # gets little time. MTPP-EHD answers by itself, with what it learnt and nothing else.
@@ -62,24 +60,31 @@ DISTILLERS: dict[str, Config] = {
     "ehd": {"model_type": "ehd_distiller"},
     "none": {},
 }
-# The point processes to choose from, of those that transformers knows. auto: the first, then the second.
-BACKBONES, AUTO = ("hawkes", "lognormmix", "fullynn", "attention"), ("hawkes", "lognormmix")
+# The point processes to choose from, and what they are; "auto" tries the first two. A Hawkes process has a matrix of
+# marks for each kernel: of more marks it would have too many parameters.
+BACKBONES = {
+    "hawkes": "a Hawkes process, quick and readable: each event adds to the intensity of each mark",
+    "lognormmix": "a recurrent network with log-normal intervals",
+    "fullynn": "the paper's recurrent network",
+    "attention": "attention over the past events",
+}
+AUTO, MOST_HAWKES_MARKS = ("hawkes", "lognormmix"), 200
 # Widths of those that have one, by the number of events to train on.
-WIDTHS = {0: 32, 30_000: 64, 100_000: 96}
+WIDTHS = {0: 32, 200_000: 64}
+WITH_RECENT_MARKS = ("lognormmix", "fullynn")
+LEARNING_RATES = {"hawkes": 0.1}  # of point processes; 0.01 of others
 # Steps of each stage: so many passes over the training data, within bounds.
 MTPP_PASSES, MTPP_STEPS = 100, (1000, 6000)
 DISTILLER_PASSES, DISTILLER_STEPS = {"ranking": 2, "ehd": 10}, {"ranking": (60, 300), "ehd": (300, 1500)}
-# By the clock: shares of the time of a distiller, and of hawkes among point processes; evaluations, of some 20, that
-# may pass without improvement.
-DISTILLER_TIME, HAWKES_TIME, PATIENCE = {"ranking": 0.15, "ehd": 0.3}, 1 / 6, {"mtpp": 8, "distiller": 8}
-NUM_EVALUATIONS = {"mtpp": 16, "distiller": 6}
+# By the clock: the share of the time of a distiller. Of steps or time, hawkes needs this part of what others do.
+DISTILLER_TIME, HAWKES_PART = {"ranking_distiller": 0.15, "ehd_distiller": 0.3}, 0.2
+# Evaluations of a stage whose steps are counted (by the clock some 20), and those in vain after which it ends.
+NUM_EVALUATIONS, PATIENCE = {"mtpp": 16, "distiller": 6}, 8
 VALIDATION_ITEMS = {"mtpp": 1000, "distiller": 300}
 SECONDS_BETWEEN_CHECKPOINTS = 20
 REHEARSED = 0.1  # the part of the scoring that is tried beforehand, to know how long it takes
 FEWER_THREADS = 0.9  # more threads must bring a step below this share of its time with one
 MOST_TEST_EVENTS, MOST_TEST_WINDOWS = 50_000, 200
-# When to warn: fewer events, a mean interval so many times the first quartile (of draws at random 3.5).
-FEW_EVENTS, BURSTY = 2000, 100
 # Nats per event by which a model must beat the trivial ones to count as one that knows more.
 SMALLEST_GAIN = 0.02
 # Explanations this much smaller than the most recent events would have to be say more than "recently".
@@ -87,22 +92,17 @@ LESS_THAN_RECENT = 0.95
 MODEL = "this model"
 
 
+# --- the plan
+
+
 @dataclass(frozen=True)
 class Plan:
-    """How to train: a point process, or several of which the best is kept, then a distiller if there is one.
+    """How to train: a point process, or several of which the best is kept, then a distiller if there is one."""
 
-    Args:
-        stages: a config of each; where the events are and where the models go is added when they are trained.
-        split: "by sequence"; "in time", where sequences are too few: the first part of each, the next, the last; or
-            "given", where the events come in files of their own.
-        seed: of the split, the initial weights and all that is drawn.
-        minutes: by the clock, for everything; 0: as many steps as the stages say.
-    """
-
-    stages: dict[str, Config]
-    split: str = "by sequence"
-    seed: int = 0
-    minutes: float = 0.0
+    stages: dict[str, Config]  # where the events are and where the models go is added when they are trained
+    split: str = "by sequence"  # or "in time", where sequences are too few, or "given", as files of their own
+    seed: int = 0  # of the split, the initial weights and all that is drawn
+    minutes: float = 0.0  # by the clock, for everything; 0: as many steps as the stages say
 
     @property
     def window(self) -> tuple[int, int]:
@@ -112,52 +112,35 @@ class Plan:
     @property
     def backbones(self) -> dict[str, str]:
         """The stages that are point processes, and which one each is."""
-        return {
-            stage: config["model"]["model_type"] for stage, config in self.stages.items() if config["task"] == "mtpp"
-        }
+        return {name: stage["model"]["model_type"] for name, stage in self.stages.items() if stage["task"] == "mtpp"}
 
     def training(self, name: str) -> list[Any]:
         """A training argument of each stage."""
         return [config["training"][name] for config in self.stages.values()]
 
-    def with_steps(self, *steps: int) -> Plan:
-        """The plan with so many steps of each stage, and what depends on them."""
-        stages = {}
-        for (stage, config), num in zip(self.stages.items(), steps, strict=True):
-            every = math.ceil(num / NUM_EVALUATIONS[config["task"]])
-            changes = {"steps": num, "warmup_steps": num // 20, "eval_every": every}
-            stages[stage] = {**config, "training": {**config["training"], **changes}}
-        return replace(self, stages=stages)
-
     def shares(self) -> dict[str, float]:
         """By the clock, the share of each stage in the time to train; they sum to 1."""
-        *_, last = self.stages.values()
-        kind = next(
-            (kind for kind, model in DISTILLERS.items() if model and model.items() <= last["model"].items()), ""
-        )
-        distiller = DISTILLER_TIME.get(kind, 0.3) if last["task"] == "distiller" else 0.0
-        names = list(self.backbones.values())
-        short = HAWKES_TIME if "hawkes" in names and len(names) > 1 else 0.0
-        equal = (1 - short) / max(1, len(names) - bool(short))
-        shares = {
-            stage: (1 - distiller) * (short if short and name == "hawkes" else equal)
-            for stage, name in self.backbones.items()
-        }
-        return shares | ({DISTILLER: distiller} if distiller else {})
+        kind = self.stages.get(DISTILLER, {"model": {}})["model"].get("model_type")
+        distiller = DISTILLER_TIME.get(kind, max(DISTILLER_TIME.values())) if kind else 0.0
+        weights = {stage: HAWKES_PART if name == "hawkes" else 1.0 for stage, name in self.backbones.items()}
+        each = (1 - distiller) / sum(weights.values())
+        return {stage: weight * each for stage, weight in weights.items()} | ({DISTILLER: distiller} if kind else {})
 
 
-def choose_backbones(asked: str) -> list[str]:
+def choose_backbones(asked: str, num_marks: int) -> list[str]:
     """The model types of "auto", of one name or of several with commas between them."""
-    available = [name for name in BACKBONES if name in CONFIG_MAPPING]
-    names = [name for name in AUTO if name in available] if asked == "auto" else asked.split(",")
-    if unknown := [name for name in names if name not in available]:
-        raise ValueError(f"backbone must be auto or one of {', '.join(available)}; got {unknown[0]!r}. Take auto.")
+    fitting = AUTO if num_marks <= MOST_HAWKES_MARKS else AUTO[1:]
+    names = list(fitting) if asked == "auto" else asked.split(",")
+    if unknown := [name for name in names if name not in BACKBONES]:
+        raise ValueError(f"backbone must be auto or one of {', '.join(BACKBONES)}; got {unknown[0]!r}. Take auto.")
     return list(dict.fromkeys(names))
 
 
-def choose_width(num_events: int) -> int:
-    """The width of a neural backbone that so many events can fill."""
-    return max((least, width) for least, width in WIDTHS.items() if num_events >= least)[1]
+def choose_model(backbone: str, num_events: int) -> Config:
+    """The config of a point process: as wide as so many events can fill, and with a path for recent marks."""
+    width = max(width for least, width in WIDTHS.items() if num_events >= least)
+    sizes = {"hidden_size": width} if hasattr(CONFIG_MAPPING[backbone], "hidden_size") else {}
+    return {"model_type": backbone, **sizes, **({"recent_marks": True} if backbone in WITH_RECENT_MARKS else {})}
 
 
 def make_plan(
@@ -167,7 +150,7 @@ def make_plan(
     future: int | None = None,
     seed: int = 0,
     distiller: str = "ranking",
-    backbone: str = "lognormmix",
+    backbone: str = "auto",
     minutes: float | None = None,
     given: Splits | None = None,
 ) -> tuple[Plan, dict[str, EventSequences]]:
@@ -175,119 +158,41 @@ def make_plan(
     `backbone` as in `choose_backbones`; `given`: splits that the events came in."""
     if distiller not in DISTILLERS:
         raise ValueError(f"distiller must be one of {', '.join(DISTILLERS)}; got {distiller!r}. ehd is the paper's.")
-    backbones = choose_backbones(backbone)
+    backbones = choose_backbones(backbone, events.num_marks)
     history, future = choose_window(events.lengths, history, future)
     splits, split = split_events(events, history + future, seed, given)
     train = splits["train"]
     crop_length = int(min(max(CROP_LENGTH, history + future), max(train.lengths.max(), 2)))
+    crops = train.num_events / min(crop_length, float(train.lengths.mean()))  # that hold every event once
     windows = num_windows(train.lengths, history + future)
-    mtpp_batch, distiller_batch = (int(min(BATCH_SIZE, size)) for size in (train.num_events, windows))
-    crop = min(crop_length, float(train.lengths.mean()))
-    passes = (MTPP_PASSES * train.num_events / (mtpp_batch * crop), MTPP_STEPS)
-    stages: dict[str, Config] = {}
+
+    def stage(
+        task: str, model: Config, size: int, items: float, bounds: tuple[float, float], **training: Any
+    ) -> Config:
+        """`items`: how many to look at in all, in batches that `size` bounds; `bounds` of the steps."""
+        batch_size = int(min(BATCH_SIZE, size))
+        steps = max(10, int(round(min(max(items / batch_size, bounds[0]), bounds[1]), -1)))
+        training |= {"batch_size": batch_size, "steps": steps, "warmup_steps": steps // 20, "seed": seed}
+        training |= {"eval_every": math.ceil(steps / NUM_EVALUATIONS[task]), "patience": PATIENCE}
+        data = {"pair": f"{future}-{history}", "validation_items": VALIDATION_ITEMS[task], "validation_seed": seed}
+        return {"task": task, "data": data, "model": model, "training": training}
+
+    stages = {}
     for name in backbones:
-        width = {"hidden_size": choose_width(train.num_events)} if hasattr(CONFIG_MAPPING[name], "hidden_size") else {}
-        stages[POINT_PROCESS if len(backbones) == 1 else f"{POINT_PROCESS}-{name}"] = {
-            "task": "mtpp",
-            "data": {"crop_length": crop_length},
-            "model": {"model_type": name, **width},
-            "training": {"batch_size": mtpp_batch, "learning_rate": 0.01, "metric": "loss", "patience": 5},
-        }
-    steps = [passes] * len(stages)
+        part = HAWKES_PART if name == "hawkes" else 1.0
+        effort = (part * MTPP_PASSES * crops, (part * MTPP_STEPS[0], part * MTPP_STEPS[1]))
+        rate = LEARNING_RATES.get(name, 0.01)
+        config = stage("mtpp", choose_model(name, train.num_events), train.num_events, *effort, learning_rate=rate)
+        config["data"]["crop_length"] = crop_length
+        stages[POINT_PROCESS if len(backbones) == 1 else f"{POINT_PROCESS}-{name}"] = config
     if distiller != "none":
-        metric = "size_or_all" if distiller == "ehd" else "size"
-        stages[DISTILLER] = {
-            "task": "distiller",
-            "data": {},
-            "model": dict(DISTILLERS[distiller]),
-            "training": {"batch_size": distiller_batch, "learning_rate": 0.001, "metric": metric},
-        }
-        steps.append((DISTILLER_PASSES[distiller] * windows / distiller_batch, DISTILLER_STEPS[distiller]))
-    for config in stages.values():
-        items = VALIDATION_ITEMS[config["task"]]
-        config["data"] |= {"pair": f"{future}-{history}", "validation_items": items, "validation_seed": seed}
-        config["training"] |= {"seed": seed} | ({"patience": PATIENCE[config["task"]]} if minutes else {})
-    rounded = (int(round(min(max(num, low), high), -1)) for num, (low, high) in steps)
-    return Plan(stages, split, seed, minutes or 0.0).with_steps(*rounded), splits
+        model, metric = dict(DISTILLERS[distiller]), "size_or_all" if distiller == "ehd" else "size"
+        effort = (DISTILLER_PASSES[distiller] * windows, DISTILLER_STEPS[distiller])
+        stages[DISTILLER] = stage("distiller", model, windows, *effort, learning_rate=0.001, metric=metric)
+    return Plan(stages, split, seed, minutes or 0.0), splits
 
 
-def choose_window(lengths: np.ndarray, history: int | None = None, future: int | None = None) -> tuple[int, int]:
-    """L and K: three quarters of the median sequence, at most 36 events, a sixth of them the future.
-
-    Where fewer than three sequences are long enough, so that each must be cut in time: a twelfth of the longest.
-    """
-    if min(value for value in (history, future, 1) if value is not None) < 1:
-        raise ValueError(f"history and future must be at least 1 event; got {history} and {future}. Leave them out.")
-    if history is not None:
-        return history, future or max(1, round(history * FUTURE_SHARE / (1 - FUTURE_SHARE)))
-    long = lengths[lengths >= SHORTEST_WINDOW]
-    typical = 0.75 * float(np.median(long)) if len(long) >= 3 else float(lengths.max()) / 12
-    window = int(min(max(typical, SHORTEST_WINDOW), LONGEST_WINDOW))
-    future = future or max(1, round(window * FUTURE_SHARE))
-    return max(window - future, future, 1), future
-
-
-def num_windows(lengths: np.ndarray, window: int) -> int:
-    """How many windows sequences of these lengths give (see `windows.make_windows`)."""
-    return int(np.where(lengths == window, 1, np.maximum(lengths - window, 0)).sum())
-
-
-def split_events(
-    events: EventSequences, window: int, seed: int = 0, given: Splits | None = None
-) -> tuple[dict[str, EventSequences], str]:
-    """Splits train, validation and test, each with a window of `window` events, and how they were made.
-
-    Those `given` are kept. Else whole sequences, by a hash of their names: the order of the rows in a file does not
-    matter. Where fewer than three sequences are long enough, every sequence is cut in time instead.
-    """
-    if given is not None:
-        for split in SPLITS:
-            longest = int(given[split].lengths.max()) if split in given else 0
-            if longest < window:
-                raise ValueError(
-                    f"the files train, validation and test must each hold a sequence of at least {window} events; the "
-                    f"longest of {split} has {longest}. Add events, or ask for a shorter history."
-                )
-        return dict(given), "given"
-    is_long = events.lengths >= window
-    if is_long.sum() < 3:
-        return _cut_in_time(events, window), "in time"
-    key = np.array([zlib.crc32(f"{seed}:{name}".encode()) for name in events.seq_ids])
-    chosen: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
-    for group, fewest in ((is_long, 1), (~is_long, 0)):
-        members = np.flatnonzero(group)
-        members = members[np.lexsort((members, key[members]))]
-        held_out = max(fewest, round(SPLITS["validation"] * len(members)))
-        chosen["validation"].append(members[:held_out])
-        chosen["test"].append(members[held_out : 2 * held_out])
-        chosen["train"].append(members[2 * held_out :])
-    return {split: events.select(np.sort(np.concatenate(parts))) for split, parts in chosen.items()}, "by sequence"
-
-
-def _cut_in_time(events: EventSequences, window: int) -> dict[str, EventSequences]:
-    """The first 80 %, the next 10 % and the last 10 % of every sequence that is long enough for a window in each."""
-    lengths = events.lengths
-    edges = np.cumsum([0.0, *SPLITS.values()])
-    bounds = np.rint(lengths[:, None] * edges).astype(np.int64)  # (S, 4)
-    whole = np.flatnonzero((np.diff(bounds, axis=1) >= window).all(1))
-    if not len(whole):
-        raise ValueError(
-            f"training needs three sequences of at least {window} events, or one of about {10 * window + 5}; there "
-            f"{'is' if len(events) == 1 else 'are'} {len(events):,}, the longest of {int(lengths.max()):,} events. "
-            "Give more events, name the column of sequences, or ask for a shorter history."
-        )
-    previous, splits = events.previous_times(), {}
-    for number, split in enumerate(SPLITS):
-        first, last = (events.offsets[whole] + bounds[whole, edge] for edge in (number, number + 1))
-        where = np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)])
-        splits[split] = replace(
-            events.select(whole),
-            times=events.times[where],
-            marks=events.marks[where],
-            offsets=np.concatenate([[0], np.cumsum(last - first)]).astype(np.int64),
-            starts=events.starts[whole] if number == 0 else previous[first],
-        )
-    return splits
+# --- what it takes
 
 
 @dataclass(frozen=True)
@@ -308,17 +213,17 @@ def trial(splits: Splits, plan: Plan, threads: int = 0) -> Costs:
     mtpp: Any = None
     with torch.random.fork_rng():
         for config in plan.stages.values():
+            is_mtpp = config["task"] == "mtpp"
             model, store, _ = build(config, splits, mtpp)
             torch.set_num_threads(number := threads or 1)
             cost = _seconds_per_step(model, store, config)
-            if not threads and cores > 1 and (not chosen or chosen[-1] > 1 or config["task"] == "mtpp"):
+            if not threads and cores > 1 and (is_mtpp or chosen[-1] > 1):
                 torch.set_num_threads(cores)
                 with_all = _seconds_per_step(model, store, config, most=FEWER_THREADS * cost)
-                cost, number = min((with_all, cores), (FEWER_THREADS * cost, 1))
-                cost = cost if number > 1 else cost / FEWER_THREADS
+                cost, number = (with_all, cores) if with_all <= FEWER_THREADS * cost else (cost, 1)
             seconds.append(cost)
             chosen.append(number)
-            mtpp = model if config["task"] == "mtpp" else mtpp
+            mtpp = model if is_mtpp else mtpp
         torch.set_num_threads(chosen[-1])
         began = time.perf_counter()
         score_model(model.eval(), splits["test"], share=REHEARSED)
@@ -350,10 +255,11 @@ def estimate_seconds(plan: Plan, costs: Costs) -> float:
     learn nothing (half a step's work), and the scoring."""
     if plan.minutes:
         return 60 * plan.minutes
-    tasks = [config["task"] for config in plan.stages.values()]
-    looks = (NUM_EVALUATIONS[task] * VALIDATION_ITEMS[task] for task in tasks)
-    passes = [items / batch * 0.5 for items, batch in zip(looks, plan.training("batch_size"), strict=True)]
-    return float(np.dot(np.add(plan.training("steps"), passes), costs.steps)) + costs.scoring
+    seconds = costs.scoring
+    for config, cost in zip(plan.stages.values(), costs.steps, strict=True):
+        looks = NUM_EVALUATIONS[config["task"]] * VALIDATION_ITEMS[config["task"]]
+        seconds += cost * (config["training"]["steps"] + 0.5 * looks / config["training"]["batch_size"])
+    return seconds
 
 
 def duration(seconds: float) -> str:
@@ -363,173 +269,45 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-class Findings(NamedTuple):
-    figures: dict[str, Any]  # what a table of events looks like
-    warnings: list[str]  # what may go wrong with it
-
-
-def inspect_events(events: EventSequences) -> Findings:
-    """Figures of the events, and what may go wrong when a model is trained on them."""
-    lengths = events.lengths
-    # Times that were spread within their resolution are looked at as the source has them, in units of it.
-    unit = events.resolution or 1.0
-    times = events.times if events.resolution is None else np.floor(events.times / unit)
-    is_inner = np.ones(events.num_events, dtype=bool)
-    is_inner[events.offsets[:-1]] = False
-    intervals = np.diff(times)[is_inner[1:]] * unit
-    repeated = (np.diff(times) == 0) & (np.diff(events.marks) == 0) & is_inner[1:]
-    counts = np.bincount(events.marks, minlength=events.num_marks)
-    fewest, most, (history, future) = int(lengths.min()), int(lengths.max()), choose_window(lengths)
-    figures: dict[str, Any] = {
-        "sequences": len(events),
-        "events": events.num_events,
-        "marks": events.num_marks,
-        "events_per_sequence": {"fewest": fewest, "median": float(np.median(lengths)), "most": most},
-        "time_unit": events.time_unit,
-        "interval": None,
-        "tied": float((intervals == 0).mean()) if len(intervals) else 0.0,
-        "window": {"history": history, "future": future},
-        "windows": num_windows(lengths, history + future),
-        "mark_counts": {events.id2label[int(mark)]: int(counts[mark]) for mark in np.argsort(-counts, kind="stable")},
-    }
-    if len(intervals):
-        values = (intervals.mean(), *np.quantile(intervals, (0.05, 0.5, 0.95)))
-        figures["interval"] = dict(zip(("mean", "5 %", "median", "95 %"), map(float, values), strict=True))
-    if events.epochs is not None:
-        for name, end in (("from", events.epochs.min()), ("to", events.shown_times().max())):
-            figures[name] = str(end.astype("datetime64[s]")).replace("T", " ")
-    return Findings(figures, list(_warnings(events, figures, intervals, int(repeated.sum()))))
-
-
-def _warnings(
-    events: EventSequences, figures: Mapping[str, Any], intervals: np.ndarray, num_repeated: int
-) -> Iterator[str]:
-    """Sentences, the gravest first."""
-    unit = f" {events.time_unit}" if events.time_unit else ""
-    history, future = figures["window"].values()
-    counts = {name: count for name, count in figures["mark_counts"].items() if count}
-    if len(events) == 1:
-        yield "There is one sequence only; it will be cut in time. If there are several, name the sequence column."
-    if len(counts) == 1:
-        yield "All events are of one kind, so only their times can be explained. Is the mark column the right one?"
-    if events.num_events < FEW_EVENTS:
-        yield f"{events.num_events:,} events are few: expect a model that knows little more than averages."
-    if len(intervals) and intervals.min() == intervals.max():
-        yield f"All intervals are equal ({intervals[0]:g}{unit}): the times carry no information."
-    elif len(intervals):
-        mean, quartile = intervals.mean(), float(np.quantile(intervals[intervals > 0], 0.25))
-        if mean > BURSTY * quartile:
-            yield (
-                f"Events come in bursts: a quarter follow within {quartile:.3g}{unit}, though the mean interval is "
-                f"{mean:.3g}{unit}. Such bursts are easy to predict and will be much of what is explained."
-            )
-    if figures["tied"] > 0.01 and events.resolution is None:  # else a note says it, and the times were spread
-        yield f"{figures['tied']:.1%} of the intervals are 0: events share their time, and have the file's order."
-    if num_repeated > 0.01 * events.num_events:
-        yield f"{num_repeated:,} events repeat the one before them, time and mark: were rows written twice?"
-    short = int((events.lengths < history + future).sum())
-    if short > 0.25 * len(events):
-        yield (
-            f"{short:,} of {len(events):,} sequences have fewer than {history + future} events, too short for a "
-            f"window of {history} past and {future} future ones."
-        )
-    if rare := [name for name, count in counts.items() if count < SELDOM]:
-        listed = ", ".join(rare[:3]) + (", ..." if len(rare) > 3 else "")
-        happen = "mark happens" if len(rare) == 1 else "marks happen"
-        yield f"{len(rare)} {happen} fewer than {SELDOM} times ({listed}): too seldom to learn from."
-    if events.epochs is not None and (early := int((events.epochs < np.datetime64("1980-01-01")).sum())):
-        yield f"{early:,} sequences begin before 1980: are these times, or blanks that were filled in?"
-
-
-_UNIT_WORDS = {"ms": "milliseconds", "s": "seconds", "min": "minutes", "h": "hours", "D": "days"}
-_WRITTEN = {"iso": "timestamps", "number": "plain numbers"} | {unit: f"{unit} since 1970" for unit in EPOCHS}
-
-
-def describe_events(findings: Findings, reading: Reading) -> list[tuple[str, str]]:
-    """Figures of the events for people: names and texts."""
-    figures = findings.figures
-    lengths, interval, window = figures["events_per_sequence"], figures["interval"] or {}, figures["window"]
-    unit = _UNIT_WORDS.get(reading.time_unit or "", reading.time_unit) or "numbers without a unit"
-    written = _WRITTEN.get(reading.time_format or "", reading.time_format or "").replace(EITHER, " or ")
-    columns = ", ".join(f"{role} {getattr(reading, role)!r}" for role in ("time", "mark", "sequence"))
-    span = ", ".join(figures[end].removesuffix(" 00:00:00") for end in ("from", "to") if end in figures)
-    return [
-        ("events", f"{figures['events']:,} in {figures['sequences']:,} sequences"),
-        ("a sequence", f"{lengths['fewest']:,} to {lengths['most']:,} events, median {lengths['median']:g}"),
-        ("columns", columns.replace("sequence None", "no sequence column")),
-        *([("from, to", span)] if span else []),
-        ("times", written if unit == written else f"{written}, here in {unit}"),
-        ("intervals", ", ".join(f"{name} {value:.3g}" for name, value in interval.items()) or "none"),
-        ("windows", f"{figures['windows']:,} of {window['history']} past and {window['future']} next events"),
-    ]
-
-
 def describe_plan(run: Run, splits: Splits, findings: Findings) -> list[tuple[str, str]]:
     """A plan for people: names and texts."""
     plan, (future, history) = run.plan, run.plan.window
     counts = list(findings.figures["mark_counts"].items())
-    marks = f"{len(counts)}, from {counts[0][0]} ({counts[0][1]:,}) to {counts[-1][0]} ({counts[-1][1]:,})"
     sizes = " / ".join(f"{len(splits[name]):,}" for name in SPLITS)
     windows = num_windows(splits["train"].lengths, history + future)
-    about = f"about {duration(estimate_seconds(plan, run.costs))}, judging by a few steps that were tried"
-    clock = f"{plan.minutes:g} min by the clock, reading and scoring included; less if validation stops improving"
     names = {**plan.backbones, DISTILLER: "the distiller"}
-    shares = (f"{share:.0%} for {names[stage]}" for stage, share in plan.shares().items())
     steps = (f"{config['training']['steps']:,} of {names[stage]}" for stage, config in plan.stages.items())
+    effort = ("steps", ", ".join(steps))
+    clock = f"about {duration(estimate_seconds(plan, run.costs))}, judging by a few steps that were tried"
+    if plan.minutes:
+        effort = ("shares", ", ".join(f"{share:.0%} for {names[stage]}" for stage, share in plan.shares().items()))
+        clock = f"{plan.minutes:g} min by the clock, reading and scoring included; less if validation stops improving"
     return [
         *(row for row in describe_events(findings, Reading.from_dict(run.reading)) if row[0] != "windows"),
-        ("marks", marks),
+        ("marks", f"{len(counts)}, from {counts[0][0]} ({counts[0][1]:,}) to {counts[-1][0]} ({counts[-1][1]:,})"),
         ("window", f"{history} past events explain the next {future}; {windows:,} windows to train on"),
         ("split", f"{plan.split}: {sizes} sequences for training / validation / test"),
-        ("shares", ", ".join(shares)) if plan.minutes else ("steps", ", ".join(steps)),
-        ("time", clock if plan.minutes else about),
+        *describe_models(plan, splits["train"].num_events),
+        effort,
+        ("time", clock),
         ("threads", ", ".join(map(str, run.costs.threads)) + " of the CPU, those that helped when tried"),
         ("why so", "explanations are worth what the point process knows; a distiller only makes the search shorter"),
     ]
 
 
-def build(config: Config, splits: Splits, mtpp: Any = None) -> tuple[Any, Any, Any]:
-    """The model of a config, its weights drawn from torch's own generator, and what it is trained and validated on.
-
-    mtpp: the point process of a distiller; by default the one its config names. A distiller whose config names
-    `windows`, a folder or Hub id, reads them by `datasets`, streamed if it says so; all else is cut from `splits`.
-    """
-    task, data, model, train = config["task"], config["data"], dict(config["model"]), splits["train"]
-    needed = {"mtpp": "crop_length", "distiller": "pair"}.get(task)
-    if needed not in data or "model_type" not in model:
-        raise ValueError(
-            f"task must be mtpp (data needs crop_length) or distiller (data needs pair), and model needs model_type; "
-            f"got task {task!r}, data {', '.join(data)}, model {', '.join(model)}."
-        )
-    cut: Callable[[EventSequences], Any]
-    if task == "mtpp":
-        names = {"num_marks": train.num_marks, "id2label": dict(train.id2label), "time_unit": train.time_unit}
-        if "pair" in data:
-            names["future"], names["history"] = parse_pair(data["pair"])
-        built = AutoModel.from_config(AutoConfig.for_model(**{**model, **names}))
-        built.fit_time_scale(torch.from_numpy(train.intervals()))
-        cut = functools.partial(make_crops, length=data["crop_length"])
-    else:
-        future, history = parse_pair(data["pair"])
-        kind: Any = MODEL_MAPPING[type(AutoConfig.for_model(model.pop("model_type")))]
-        mtpp = model.pop("mtpp", None) if mtpp is None else mtpp
-        built = kind.from_mtpp(mtpp, history=history, future=future, **model)
-        cut = functools.partial(make_windows, future=future, history=history)
-    size, seed = data.get("validation_items", 2000), data.get("validation_seed", 0)
-    if task == "distiller" and "windows" in data:
-        from datasets import load_dataset
-
-        rows = load_dataset(str(data["windows"]), data["pair"], streaming=bool(data.get("streaming")))
-        if data.get("streaming"):
-            return built, rows["train"], rows["validation"].take(size)
-        return built, rows["train"], rows["validation"].select(sampled(len(rows["validation"]), size, seed))
-    return built, cut(train), cut(splits["validation"]).sample(size, seed=seed)
+def describe_models(plan: Plan, num_events: int) -> list[tuple[str, str]]:
+    """Which point processes are tried, and why these."""
+    lines = []
+    for stage, name in plan.backbones.items():
+        model = plan.stages[stage]["model"]
+        width = f", of width {model['hidden_size']} for {num_events:,} events" if "hidden_size" in model else ""
+        recent = ", that sees the sequence's own recent marks" if model.get("recent_marks") else ""
+        lines.append(f"{name}: {BACKBONES.get(name, 'of your own')}{recent}{width}")
+    lines += ["The one that predicts validation events better is kept."] if len(lines) > 1 else []
+    return [("" if number else "model", line) for number, line in enumerate(lines)]
 
 
-def build_trainer(config: Config, splits: Splits, mtpp: Any = None, watch: Watch | None = None) -> Trainer:
-    """What trains the model of a config (see `build`)."""
-    model, train, validation = build(config, splits, mtpp)
-    return Trainer(model, TrainingArguments.from_dict(config["training"]), train, validation, watch)
+# --- a run and its folder
 
 
 @dataclass
@@ -550,9 +328,8 @@ class Run:
         try:
             text = file.read_text(encoding="utf-8")
             saved = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
-            saved_stages = saved["plan"]["stages"]
             # YAML sorts by name: the distiller comes last.
-            stages = {stage: saved_stages[stage] for stage in sorted(saved_stages, key=lambda name: name == DISTILLER)}
+            stages = dict(sorted(saved["plan"]["stages"].items(), key=lambda stage: stage[0] == DISTILLER))
             plan = Plan(**{**saved["plan"], "stages": stages})
             if not plan.backbones or not all(plan.window):
                 raise ValueError("it lacks a point process or windows")
@@ -563,6 +340,10 @@ class Run:
             raise ValueError(
                 f"{file} is not the plan of a training run: {error}. Correct it, or train in another folder."
             ) from error
+
+    def save(self, out: Path) -> None:
+        write_text(out / READING_FILE, json.dumps(self.reading, indent=1))
+        write_text(out / PLAN_FILE, json.dumps(asdict(self), indent=1))
 
 
 def open_run(out: Path, request: Row) -> Run | None:
@@ -587,28 +368,13 @@ def open_run(out: Path, request: Row) -> Run | None:
 
 
 def prepare(
-    out: Path,
-    read: Read,
-    data: str,
-    *,
-    plan: Plan | None = None,
-    threads: int = 0,
-    **asked: Any,
+    out: Path, read: Read, data: str, *, plan: Plan | None = None, threads: int = 0, **asked: Any
 ) -> tuple[Run, dict[str, EventSequences]]:
     """The run in `out`, if it was asked for in the same way, or a new one; and the splits of its events.
 
     data: what to call the events. plan: made for the events if not given. threads: 0 for those that help. asked:
     history, future, seed, distiller, backbone and minutes of `make_plan`.
     """
-    usual = {
-        "history": None,
-        "future": None,
-        "seed": 0,
-        "distiller": "ranking",
-        "backbone": "lognormmix",
-        "minutes": None,
-    }
-    asked = {**usual, **asked}
     request = {"events": events_digest(read.events), "reading": read.reading.to_dict(), **asked}
     if plan is None:
         plan, splits = make_plan(read.events, **asked, given=read.splits)
@@ -621,8 +387,8 @@ def prepare(
         return Run(plan, read.reading.to_dict(), data, request, trial(splits, plan, threads)), splits
     grows = plan.minutes > run.plan.minutes
     minutes = max(plan.minutes, run.plan.minutes) if run.finished else plan.minutes
-    plan = replace(run.plan, minutes=minutes)
-    return replace(run, plan=plan, request=request, finished=run.finished and not grows), splits
+    run.plan, run.request, run.finished = replace(run.plan, minutes=minutes), request, run.finished and not grows
+    return run, splits
 
 
 def unseen_part(
@@ -636,6 +402,53 @@ def unseen_part(
         return None
     splits, _ = split_events(events, sum(run.plan.window), run.plan.seed)
     return splits["test"], splits["train"]
+
+
+# --- training
+
+
+def build(config: Config, splits: Splits, mtpp: Any = None) -> tuple[Any, Any, Any]:
+    """The model of a config, its weights drawn from torch's own generator, and what it is trained and validated on.
+
+    mtpp: the point process of a distiller; by default the one its config names. A distiller whose config names
+    `windows`, a folder or Hub id, reads them by `datasets`, streamed if it says so; all else is cut from `splits`.
+    """
+    task, data, model, train = config["task"], config["data"], dict(config["model"]), splits["train"]
+    needed = {"mtpp": "crop_length", "distiller": "pair"}.get(task)
+    if needed not in data or "model_type" not in model:
+        raise ValueError(
+            f"task must be mtpp (data needs crop_length) or distiller (data needs pair), and model needs model_type; "
+            f"got task {task!r}, data {', '.join(data)}, model {', '.join(model)}."
+        )
+    future, history = parse_pair(data["pair"]) if "pair" in data else (0, 0)
+    cut: Callable[[EventSequences], Any]
+    if task == "mtpp":
+        names = {"num_marks": train.num_marks, "id2label": dict(train.id2label), "time_unit": train.time_unit}
+        names |= {"future": future, "history": history} if future else {}
+        built = AutoModel.from_config(AutoConfig.for_model(**{**model, **names}))
+        built.fit_time_scale(torch.from_numpy(train.intervals()))
+        cut = functools.partial(make_crops, length=data["crop_length"])
+    else:
+        kind: Any = MODEL_MAPPING[type(AutoConfig.for_model(model.pop("model_type")))]
+        mtpp = model.pop("mtpp", None) if mtpp is None else mtpp
+        built = kind.from_mtpp(mtpp, history=history, future=future, **model)
+        cut = functools.partial(make_windows, future=future, history=history)
+    size, seed = data.get("validation_items", 2000), data.get("validation_seed", 0)
+    if task == "mtpp" or "windows" not in data:
+        return built, cut(train), cut(splits["validation"]).sample(size, seed=seed)
+    from datasets import load_dataset
+
+    streaming = bool(data.get("streaming"))
+    rows = load_dataset(str(data["windows"]), data["pair"], streaming=streaming)
+    validation = rows["validation"]
+    chosen = validation.take(size) if streaming else validation.select(sampled(len(validation), size, seed))
+    return built, rows["train"], chosen
+
+
+def build_trainer(config: Config, splits: Splits, mtpp: Any = None, watch: Watch | None = None) -> Trainer:
+    """What trains the model of a config (see `build`)."""
+    model, train, validation = build(config, splits, mtpp)
+    return Trainer(model, TrainingArguments.from_dict(config["training"]), train, validation, watch)
 
 
 def carry_out(
@@ -652,19 +465,15 @@ def carry_out(
 ) -> list[Row]:
     """Train all stages, or what is left of them, judge the model by the test split and put it in place; its rows.
 
-    Args:
-        threads: CPU threads, 0 for those that the trial found best.
-        progress: show bars.
-        began: when the clock of `minutes` started, by `time.monotonic`; now, if not given.
-        finish: take the best models so far and train no further.
-        keep_all: keep the point processes that were not the best too, as `backbones/<name>`.
-        announce: is called with what begins.
+    threads: 0 for those that the trial found best. progress: show bars. began: when the clock of `minutes` started, by
+    `time.monotonic`. finish: take the best models so far and train no further. keep_all: keep the other point
+    processes too, as `backbones/<name>`. announce: is called with what begins.
     """
     began = time.monotonic() if began is None else began
     transformers_logging.disable_progress_bar()  # one bar at a time, and small models load in a blink
     make_folder(out)
     with locked(out):
-        run = _claim(out, run)
+        _claim(out, run)
         (out / FINISH_FILE).touch() if finish else (out / FINISH_FILE).unlink(missing_ok=True)
 
         def tell(text: str) -> None:
@@ -679,42 +488,29 @@ def carry_out(
         rows = score_model(_open(folder).eval(), splits["test"], train=splits["train"], **stamp)
         write_text(out / RESULTS_FILE, "".join(json.dumps(row) + "\n" for row in rows))
         run = replace(run, compared=session.compared(), finished=True)
-        for stage in session.others():
-            if keep_all:
-                _put_in_place(out / "training" / stage, make_other(out, run.plan.backbones[stage], run))
-            else:
-                remove_folder(out / "training" / stage)
-        write_text(out / PLAN_FILE, json.dumps(asdict(run), indent=1))
+        best = session.best()
+        for stage, name in run.plan.backbones.items():
+            if stage != best and not keep_all:
+                remove_folder(session.folder(stage))
+            elif stage != best and session.has_ended(stage):
+                make_folder(other := out / OTHERS / name)
+                write_text(other / READING_FILE, json.dumps(run.reading, indent=1))
+                _put_in_place(session.folder(stage), other)
+        run.save(out)
         (out / FINISH_FILE).unlink(missing_ok=True)
         log_line(out / LOG_FILE, f"Done after {duration(time.monotonic() - began)}.")
         return rows
 
 
-def ask_to_finish(out: Path) -> None:
-    """Have the training that runs in `out` end with the best model so far."""
-    (out / FINISH_FILE).touch()
-
-
-def make_other(out: Path, name: str, run: Run) -> Path:
-    """The folder of a point process that is kept beside the best."""
-    make_folder(folder := out / OTHERS / name)
-    write_text(folder / READING_FILE, json.dumps(run.reading, indent=1))
-    return folder
-
-
-def _claim(out: Path, run: Run) -> Run:
-    """The run as it stands in `out`; where it got more minutes than it had, its stages are opened again."""
+def _claim(out: Path, run: Run) -> None:
+    """Write down the run; where it got more minutes than it had, its stages are opened again."""
     saved = open_run(out, run.request)
-    if saved is not None:
-        if run.plan.minutes > saved.plan.minutes:
-            for stage in saved.plan.backbones:
-                reopen(out / "training" / stage)
-            remove_folder(out / "training" / DISTILLER)  # what it learnt was about another point process
-            (out / RESULTS_FILE).unlink(missing_ok=True)
-        run = replace(saved, plan=run.plan, request=run.request, finished=run.finished)
-    write_text(out / READING_FILE, json.dumps(run.reading, indent=1))
-    write_text(out / PLAN_FILE, json.dumps(asdict(run), indent=1))
-    return run
+    if saved is not None and run.plan.minutes > saved.plan.minutes:
+        for stage in saved.plan.backbones:
+            reopen(out / "training" / stage)
+        remove_folder(out / "training" / DISTILLER)  # what it learnt was about another point process
+        (out / RESULTS_FILE).unlink(missing_ok=True)
+    run.save(out)
 
 
 def _open(folder: Path) -> Any:
@@ -739,14 +535,18 @@ class _Session:
     def folder(self, stage: str) -> Path:
         return self.out / "training" / stage
 
+    def has_ended(self, stage: str) -> bool:
+        return (self.folder(stage) / "training.json").is_file()
+
     def train(self, splits: Splits, threads: int, progress: bool) -> Path:
         """Train what is not trained yet; the folder of the model to keep."""
+        costs = self.run.costs
         for number, (stage, config) in enumerate(self.plan.stages.items()):
-            folder, costs = self.folder(stage), self.run.costs
+            folder, name = self.folder(stage), self._name(stage)
             if self._is_done(stage):
                 continue
-            self.tell(f"{number + 1} of {len(self.plan.stages)}: {TASKS[config['task']]}, {self._name(stage)}")
-            resume = (folder / "training.json").is_file() or any(folder.glob("checkpoints/step-*[0-9]"))
+            self.tell(f"{number + 1} of {len(self.plan.stages)}: {TASKS[config['task']]}, {name}")
+            resume = self.has_ended(stage) or any(folder.glob("checkpoints/step-*[0-9]"))
             if not resume:
                 remove_folder(folder)  # it was interrupted before its first checkpoint
             options: Row = {"out": str(folder), "num_threads": threads or costs.threads[number], "progress": progress}
@@ -758,18 +558,14 @@ class _Session:
             build_trainer(config, splits, mtpp, self._watch(stage, config["task"])).train(resume=resume)
             if stage in self.plan.backbones and len(compared := self.compared()) > 1:
                 self.tell(describe_choice(compared))
-        distiller = self.folder(DISTILLER)
-        return distiller if (distiller / "training.json").is_file() else self.folder(self.best())
+        return self.folder(DISTILLER if self.has_ended(DISTILLER) else self.best())
 
     def _is_done(self, stage: str) -> bool:
         """Whether a stage has ended; was dropped after an earlier comparison; or would begin although the run is to
         finish with what there is."""
-        folder = self.folder(stage)
-        if (folder / "training.json").is_file():
-            return not (folder / "best").exists()  # if it is there, it was killed while it cleaned up
-        if (self.out / FINISH_FILE).exists() and self.compared():
-            return not (folder / "best").exists()
-        return self._name(stage) in self.run.compared and not folder.exists()
+        if self.has_ended(stage) or ((self.out / FINISH_FILE).exists() and self.compared()):
+            return not (self.folder(stage) / "best").exists()  # if it is there, it has to be put in place
+        return self._name(stage) in self.run.compared and not self.folder(stage).exists()
 
     def _name(self, stage: str) -> str:
         return self.plan.backbones.get(stage, stage)
@@ -778,46 +574,38 @@ class _Session:
         """How long a stage may train, in all sessions: its share of the time that is left to it and to later ones."""
         if not self.plan.minutes:
             return 0.0
-        total, shares = 60 * self.plan.minutes, self.plan.shares()
+        total, shares, spent = 60 * self.plan.minutes, self.plan.shares(), self.spent[stage]
         here = time.monotonic() - self.began
         left = total - sum(self.spent.values()) - here - self.run.costs.scoring
         later = list(shares)[list(shares).index(stage) :]
-        allotted = (left + self.spent[stage]) * shares[stage] / sum(shares[name] for name in later)
+        allotted = (left + spent) * shares[stage] / sum(shares[name] for name in later)
         if stage == DISTILLER:  # a point process that was done early leaves it no more than its share
             allotted = min(allotted, total * shares[stage])
-        return max(allotted, self.spent[stage], 0.001) / 60
+        return max(allotted, spent, 0.001) / 60
 
     def _watch(self, stage: str, task: str) -> Watch:
+        name = self._name(stage)
+
         def put_if_best(folder: Path, value: float) -> None:
-            others = [nll for name, nll in self.compared().items() if name != self._name(stage)]
-            if not others or value < min(others):
+            others = [nll for other, nll in self.compared().items() if other != name]
+            if task == "mtpp" and value < min(others, default=math.inf):
                 _put_in_place(folder, self.out)
 
-        return Watch(
-            title=self._name(stage),
-            metric=METRICS[task],
-            log=self.out / LOG_FILE,
-            on_best=put_if_best if task == "mtpp" else None,
-            should_end=(self.out / FINISH_FILE).exists,
-        )
+        return Watch(name, METRICS[task], self.out / LOG_FILE, put_if_best, (self.out / FINISH_FILE).exists)
 
     def compared(self) -> dict[str, float]:
         """The validation NLL of each point process that has ended, by its name."""
-        known = dict(self.run.compared)
+        compared = dict(self.run.compared)
         for stage, name in self.plan.backbones.items():
-            if (summary := self.folder(stage) / "training.json").is_file():
-                known[name] = json.loads(summary.read_text(encoding="utf-8"))["best"]["eval_loss"]
-        return known
+            if self.has_ended(stage):
+                summary = json.loads((self.folder(stage) / "training.json").read_text(encoding="utf-8"))
+                compared[name] = summary["best"]["eval_loss"]
+        return compared
 
     def best(self) -> str:
         """The stage of the point process that predicts validation events best."""
-        known = self.compared()
-        ended = [stage for stage in self.plan.backbones if (self.folder(stage) / "training.json").is_file()]
-        return min(ended, key=lambda stage: known[self._name(stage)])
-
-    def others(self) -> list[str]:
-        """The stages of the other point processes that were trained."""
-        return [stage for stage in self.plan.backbones if stage != self.best() and self.folder(stage).exists()]
+        compared = self.compared()
+        return min(filter(self.has_ended, self.plan.backbones), key=lambda stage: compared[self._name(stage)])
 
 
 def describe_choice(compared: Mapping[str, float]) -> str:
@@ -825,6 +613,9 @@ def describe_choice(compared: Mapping[str, float]) -> str:
     (best, least), *others = sorted(compared.items(), key=lambda item: item[1])
     rest = ", ".join(f"{name} {nll:.3f} ({nll - least:.3f} nats more)" for name, nll in others)
     return f"Of the backbones, {best} predicts validation events best: NLL {least:.3f}; {rest}."
+
+
+# --- the verdict
 
 
 def score_model(

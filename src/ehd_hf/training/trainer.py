@@ -65,42 +65,27 @@ def _number(default: float, *, least: float = 0, above: float = -inf) -> Any:
 @strict
 @dataclass
 class TrainingArguments:
-    """How to train.
+    """How to train. With `minutes` the warm-up is 5 % of the time; after every 5 % (or more, should evaluations take
+    more than 10 % of the time) the model is evaluated and a checkpoint written."""
 
-    Args:
-        out: folder of the run.
-        steps, warmup_steps: optimiser steps in all, and those of the linear warm-up.
-        minutes: train for so long instead, evaluations included; `steps`, `warmup_steps`, `eval_every`, `save_every`
-            then count for nothing: the warm-up is 5 % of the time, and after every 5 % (or more, should evaluations
-            take more than 10 % of the time) the model is evaluated and a checkpoint written. 0: the steps decide.
-        batch_size: items per step, over all processes together.
-        schedule: learning rate after the warm-up: "cosine" or "linear" to 0, or "constant".
-        max_grad_norm: gradients are clipped to this norm.
-        eval_every: steps between evaluations; the best model by `metric` is kept.
-        patience: stop after this many evaluations without improvement; 0 never stops early.
-        save_every: steps between checkpoints to resume from.
-        seed: of the data order and of everything a model draws.
-        num_threads: CPU threads of this process; 0 takes OMP_NUM_THREADS, which `accelerate launch` sets to 1, or
-            shares all cores among the processes of this machine.
-    """
-
-    out: str
+    out: str  # folder of the run
     steps: int = _number(2000, least=1)
-    minutes: float | int = _number(0)
+    minutes: float | int = _number(0)  # train for so long, evaluations included, instead of `steps`; 0: by steps
     warmup_steps: int = _number(200)
-    batch_size: int = _number(64, least=1)
+    batch_size: int = _number(64, least=1)  # over all processes together
     learning_rate: float | int = _number(1e-3, above=0)
     weight_decay: float | int = _number(0.01)
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    max_grad_norm: float | int = _number(1.0, above=0)
-    eval_every: int = _number(500, least=1)
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"  # after the warm-up: to 0, to 0, or as it is
+    max_grad_norm: float | int = _number(1.0, above=0)  # to which gradients are clipped
+    eval_every: int = _number(500, least=1)  # steps
     eval_batch_size: int = _number(512, least=1)
-    metric: str = "loss"
-    patience: int = _number(0)
-    save_every: int = _number(500, least=1)
-    seed: int = _number(0)
+    metric: str = "loss"  # of the evaluation; the model with the smallest is kept
+    patience: int = _number(0)  # evaluations without improvement after which to stop; 0 never stops early
+    save_every: int = _number(500, least=1)  # steps between checkpoints to resume from
+    seed: int = _number(0)  # of the data order and of everything a model draws
+    # CPU threads of this process; 0: OMP_NUM_THREADS, which `accelerate launch` sets to 1, or this process's share.
     num_threads: int = _number(0)
-    progress: bool = True
+    progress: bool = True  # show a bar
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainingArguments":
@@ -164,20 +149,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Watch:
-    """What a run tells on its way, and how it is told to end.
+    """What a run tells on its way, and how it is told to end; the best model is kept then too."""
 
-    Args:
-        title, metric: what is trained and what it is judged by, in words.
-        log: text file that gets a line a minute.
-        on_best: called with the folder of every new best model and its metric.
-        should_end: asked after every step; a run that is told to end keeps its best model.
-    """
-
-    title: str = "training"
-    metric: str = "validation loss"
-    log: Path | None = None
-    on_best: Callable[[Path, float], None] | None = None
-    should_end: Callable[[], bool] | None = None
+    title: str = "training"  # what is trained
+    metric: str = "validation loss"  # what it is judged by, in words
+    log: Path | None = None  # text file that gets a line a minute
+    on_best: Callable[[Path, float], None] = lambda folder, metric: None  # called with every new best model
+    should_end: Callable[[], bool] = lambda: False  # asked after every step
 
 
 @contextmanager
@@ -244,18 +222,14 @@ class _Clock:
         self.every = 60 * args.minutes * _EVALUATION_EVERY
         self.next_evaluation = progress.seconds + self.every
 
-    def _read(self) -> float:
+    def read(self) -> float:
         """Note the time; seconds since the last note. Processes agree on it, so that all decide alike."""
-        seconds = time.monotonic() - self.began
+        seconds, before = time.monotonic() - self.began, self.progress.seconds
         if self.args.minutes and self.accelerator.num_processes > 1:
             passed = torch.tensor(seconds, dtype=torch.float32, device=self.accelerator.device)
             seconds = float(self.accelerator.reduce(passed, "mean"))
-        before, self.progress.seconds = self.progress.seconds, seconds
+        self.progress.seconds = seconds
         return seconds - before
-
-    def stepped(self) -> None:
-        """Note how long a step took."""
-        self.step_seconds = self._read()
 
     def is_time_to_evaluate(self) -> bool:
         if self.args.minutes:
@@ -264,27 +238,24 @@ class _Clock:
 
     def evaluated(self) -> None:
         """Note how long it took, and when the next is due."""
-        self.evaluation_seconds = self._read()
+        self.evaluation_seconds = self.read()
         pause = max(self.every, self.evaluation_seconds * (1 / _EVALUATION_SHARE - 1))
         self.next_evaluation = self.progress.seconds + pause
 
-    def is_over(self, told: bool) -> bool:
+    def is_over(self) -> bool:
         """Whether nothing is left but the last evaluation."""
-        if not self.args.minutes:
-            return told or self.progress.step >= self.args.steps
         needed = self.evaluation_seconds + self.step_seconds
-        return told or self.progress.seconds + needed >= 60 * self.args.minutes
+        if self.args.minutes:
+            return self.progress.seconds + needed >= 60 * self.args.minutes
+        return self.progress.step >= self.args.steps
 
 
 class Trainer:
-    """Train a model, evaluating as it goes, and keep the best.
+    """Train a model, which returns `outputs.loss` of a batch's items, evaluating as it goes, and keep the best.
 
-    Args:
-        model: returns `outputs.loss` when called with a batch's items as keywords.
-        train_dataset: windows of `datasets`, such as `load_dataset(folder, "15-40")["train"]`, whole or streamed; or a
-            map-style data set, whose `__getitems__(indices)` may return a whole batch at once (see `WindowStore`).
-        eval_dataset: the same, for the metric; without it the training loss is the metric.
-        watch: what to tell on the way.
+    The data are windows of `datasets`, such as `load_dataset(folder, "15-40")["train"]`, whole or streamed; or a
+    map-style data set, whose `__getitems__(indices)` may return a whole batch at once (see `WindowStore`). Without
+    those to evaluate on, the training loss is the metric.
     """
 
     def __init__(
@@ -316,10 +287,10 @@ class Trainer:
                     "slower there or fails. Launch with --mixed_precision no."
                 )
             self._set_threads()
-        for name in ("batch_size", "eval_batch_size"):
-            if getattr(args, name) % self.accelerator.num_processes:
-                number = self.accelerator.num_processes
-                raise ValueError(f"{number} processes share {name}: it must be a multiple; got {getattr(args, name)}.")
+        number = self.accelerator.num_processes
+        for name, size in (("batch_size", args.batch_size), ("eval_batch_size", args.eval_batch_size)):
+            if size % number:
+                raise ValueError(f"{number} processes share {name}: it must be a multiple; got {size}.")
 
     def train(self, *, resume: bool = False) -> dict[str, float]:
         """Run to the end (or on from the last checkpoint, if `resume`); returns the best model's metrics."""
@@ -358,14 +329,14 @@ class Trainer:
         held: Any = interrupts_held() if accelerator.num_processes == 1 else nullcontext([])
         with held as interrupts, self._bar() as bar:
             for step, batch in zip(steps, self._batches(self.train_dataset, steps), strict=True):
-                if progress.best is not None and clock.is_over(self._told_to_end()):
+                if progress.best is not None and (clock.is_over() or self.watch.should_end()):
                     break
                 self._step(model, optimizer, batch, step)
-                clock.stepped()
+                clock.step_seconds = clock.read()
                 schedule.step()
                 optimizer.zero_grad()
                 self._tell(bar)
-                ends = clock.is_over(self._told_to_end())
+                ends = clock.is_over() or self.watch.should_end()
                 if clock.is_time_to_evaluate() or ends:
                     ends |= self._evaluate_and_keep_best(progress.train_loss or 0.0)
                     clock.evaluated()
@@ -381,7 +352,7 @@ class Trainer:
         if accelerator.is_main_process:
             files.put_files(self.out / "best", self.out)
             best = next(row for row in files.read_rows(self.out / "log.jsonl") if row["step"] == progress.best_step)
-            summary = dict(args=asdict(args), version=__version__, steps_run=progress.step, best=best)
+            summary = {"args": asdict(args), "version": __version__, "steps_run": progress.step, "best": best}
             summary |= {"seconds": progress.seconds} if args.minutes else {}
             files.write_text(self.out / "training.json", json.dumps(summary, indent=1))
 
@@ -410,9 +381,6 @@ class Trainer:
         before = progress.train_loss
         progress.train_loss = value if before is None else 0.98 * before + 0.02 * value
 
-    def _told_to_end(self) -> bool:
-        return self.watch.should_end is not None and self.watch.should_end()
-
     def _bar(self) -> Any:
         """A bar over the steps, or over the seconds."""
         args, progress = self.args, self.progress
@@ -426,22 +394,17 @@ class Trainer:
         """Move the bar; once a minute, add a line to the log."""
         args, progress = self.args, self.progress
         bar.update((progress.seconds if args.minutes else progress.step) - bar.n)
+        standing = f"{self.watch.metric} not known yet"
+        if progress.best is not None and isfinite(progress.best):
+            latest = progress.best if self.latest is None else self.latest
+            standing = f"{self.watch.metric} {latest:.3f}, at best {progress.best:.3f}"
         if progress.step % 10 == 0:
-            bar.set_postfix_str(self._standing(), refresh=False)
+            bar.set_postfix_str(standing, refresh=False)
         if self.watch.log is not None and time.monotonic() >= self.next_line:
             self.next_line += _SECONDS_BETWEEN_LINES
-            place = f"step {progress.step:,}" + ("" if args.minutes else f" of {args.steps:,}")
-            if args.minutes:
-                left = max(0.0, 60 * args.minutes - progress.seconds)
-                place += f", {left / 60:.1f} of {args.minutes:.1f} min left"
-            log_line(self.watch.log, f"{self.watch.title}: {place}; {self._standing()}")
-
-    def _standing(self) -> str:
-        """How good the model is, in words."""
-        if self.progress.best is None or not isfinite(self.progress.best):
-            return f"{self.watch.metric} not known yet"
-        latest = self.progress.best if self.latest is None else self.latest
-        return f"{self.watch.metric} {latest:.3f}, at best {self.progress.best:.3f}"
+            left = max(0.0, args.minutes - progress.seconds / 60)
+            end = f", {left:.1f} of {args.minutes:.1f} min left" if args.minutes else f" of {args.steps:,}"
+            log_line(self.watch.log, f"{self.watch.title}: step {progress.step:,}{end}; {standing}")
 
     def _finish(self) -> dict[str, float]:
         """Take the best model of a run that has ended, clean up (it may have been killed at that), return its row."""
@@ -449,10 +412,10 @@ class Trainer:
         summary = json.loads((self.out / "training.json").read_text(encoding="utf-8"))
         self._check_unchanged(summary["args"])
         if self.accelerator.is_main_process:
-            for done in [self.out / "best", *self._checkpoints[: -1 if self.args.minutes else None]]:
-                files.remove_folder(done)  # by the clock, the last checkpoint is where more minutes go on from
-            if not self.args.minutes:
-                files.remove_folder(self.out / "checkpoints")
+            # By the clock, the last checkpoint is where more minutes go on from.
+            over = self._checkpoints[:-1] if self.args.minutes else [self.out / "checkpoints"]
+            for folder in (self.out / "best", *over):
+                files.remove_folder(folder)
         self._plain_model.load_state_dict(load_file(self.out / "model.safetensors"))
         self.model.eval()
         return summary["best"]
@@ -467,22 +430,16 @@ class Trainer:
         """This process's share of the batch of each step, or of all items once, on the device."""
         args, accelerator = self.args, self.accelerator
         if isinstance(data, StreamedWindows):
-            whole = (
-                data.batches(args.eval_batch_size)
-                if steps is None
-                else data.step_batches(args.batch_size, args.seed, steps)
-            )
+            size, seed = args.batch_size, args.seed
+            whole = data.batches(args.eval_batch_size) if steps is None else data.step_batches(size, seed, steps)
             share = slice(accelerator.process_index, None, accelerator.num_processes)
             return ({name: value[share].to(accelerator.device) for name, value in batch.items()} for batch in whole)
         batches: Any = BatchSampler(range(len(data)), args.eval_batch_size, drop_last=False)
         if steps is not None:
             batches = StepBatches(len(data), args.batch_size, args.seed, steps)
-        loader = DataLoader(
-            data,
-            batch_sampler=batches,
-            collate_fn=getattr(data, "collate", default_collate),
-            generator=torch.Generator(),  # with one of its own the loader leaves torch's alone
-        )
+        collate = getattr(data, "collate", default_collate)
+        # With a generator of its own the loader leaves torch's alone.
+        loader = DataLoader(data, batch_sampler=batches, collate_fn=collate, generator=torch.Generator())
         return accelerator.prepare(loader)
 
     @cached_property
@@ -496,13 +453,11 @@ class Trainer:
             return ""
         indices = next(iter(StepBatches(len(data), self.args.batch_size, self.args.seed, range(step, step + 1))))
         with torch.no_grad():
-            batches = (data.__getitems__([index]) for index in indices)
-            alone = [self.model(**send_to_device(batch, self.accelerator.device)).loss for batch in batches]
-        bad = [index for index, loss in zip(indices, alone, strict=True) if not loss.isfinite()]
-        names = dict.fromkeys(
-            str(data.sequences.seq_ids[data.sequence_index[index]]) for index in bad or indices.tolist()
-        )
-        return f", with sequence {', '.join(list(names)[:5])}{', ...' if len(names) > 5 else ''} in the batch"
+            batches = (send_to_device(data.__getitems__([index]), self.accelerator.device) for index in indices)
+            bad = [bool(self.model(**batch).loss.isfinite().logical_not()) for batch in batches]
+        where = data.sequence_index[indices.numpy()[bad] if any(bad) else indices.numpy()]
+        names = list(dict.fromkeys(str(data.sequences.seq_ids[index]) for index in where))
+        return f", with sequence {', '.join(names[:5])}{', ...' if len(names) > 5 else ''} in the batch"
 
     def _share(self, outputs: Any) -> Tensor | float:
         """This process's weight, so that the averaged gradient is that of the global batch."""
@@ -523,8 +478,7 @@ class Trainer:
             progress.best, progress.best_step, progress.evaluations_since_best = value, progress.step, 0
             if self.accelerator.is_main_process:
                 self._save_model(self.out / "best")
-                if self.watch.on_best is not None:
-                    self.watch.on_best(self.out / "best", value)
+                self.watch.on_best(self.out / "best", value)
         else:
             progress.evaluations_since_best += 1
         row = {"step": progress.step, "train_loss": train_loss, **{f"eval_{k}": v for k, v in metrics.items()}}
