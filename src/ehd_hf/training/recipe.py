@@ -37,6 +37,7 @@ from ..evaluation.answers import compare
 from ..evaluation.scores import evaluate_mtpp, trivial_baselines
 from ..files import checkpoint_stamp, holds_nothing, locked, make_folder, remove_folder, replaced_when_done, write_text
 from ..models.distiller import DistillerModel
+from ..models.ensemble import EnsembleModel
 from ..models.point_process import MTPPModel
 from ..models.question import Question
 from .trainer import Trainer, TrainingArguments, Watch, interrupts_held, log_line, reopen, seconds_spent
@@ -48,6 +49,7 @@ Splits = Mapping[str, EventSequences]
 PLAN_FILE, READING_FILE, RESULTS_FILE = "plan.json", "reading.json", "results.jsonl"
 LOG_FILE, FINISH_FILE, OTHERS = "train.log", "finish", "backbones"
 POINT_PROCESS, DISTILLER = "point_process", "distiller"  # stages; of several point processes, "point_process-<name>"
+ENSEMBLE = "ensemble"  # beside them, the best point processes in one model
 # What is learnt in a stage, and what it is judged by.
 TASKS = {"mtpp": "learning what usually follows what", "distiller": "learning what explains it"}
 METRICS = {"mtpp": "validation NLL", "distiller": "events needed in validation"}
@@ -97,12 +99,19 @@ class Plan:
             "given", where the events come in files of their own.
         seed: of the split, the initial weights and all that is drawn.
         minutes: by the clock, for everything; 0: as many steps as the stages say.
+        ensemble: how many point processes to keep in the model, the best; 0: the best alone.
     """
 
     stages: dict[str, Config]
     split: str = "by sequence"
     seed: int = 0
     minutes: float = 0.0
+    ensemble: int = 0
+
+    def __post_init__(self) -> None:
+        if self.ensemble and not 2 <= self.ensemble <= len(self.backbones):
+            most = f"at most {len(self.backbones)}, the point processes that are trained"
+            raise ValueError(f"ensemble must be at least 2 and {most}; got {self.ensemble}. Leave it out for one.")
 
     @property
     def window(self) -> tuple[int, int]:
@@ -111,10 +120,13 @@ class Plan:
 
     @property
     def backbones(self) -> dict[str, str]:
-        """The stages that are point processes, and which one each is."""
-        return {
-            stage: config["model"]["model_type"] for stage, config in self.stages.items() if config["task"] == "mtpp"
-        }
+        """The stages that are point processes, and which one each is: its kind, of several of a kind the seed too."""
+        names: dict[str, str] = {}
+        for stage, config in self.stages.items():
+            if config["task"] == "mtpp":
+                kind, seed = config["model"]["model_type"], config["training"].get("seed")
+                names[stage] = kind if kind not in names.values() else f"{kind}-seed{seed}"
+        return names
 
     def training(self, name: str) -> list[Any]:
         """A training argument of each stage."""
@@ -136,12 +148,12 @@ class Plan:
             (kind for kind, model in DISTILLERS.items() if model and model.items() <= last["model"].items()), ""
         )
         distiller = DISTILLER_TIME.get(kind, 0.3) if last["task"] == "distiller" else 0.0
-        names = list(self.backbones.values())
-        short = HAWKES_TIME if "hawkes" in names and len(names) > 1 else 0.0
-        equal = (1 - short) / max(1, len(names) - bool(short))
+        is_short = {stage: self.stages[stage]["model"]["model_type"] == "hawkes" for stage in self.backbones}
+        number = sum(is_short.values())
+        short = HAWKES_TIME if 0 < number < len(is_short) else 0.0
+        equal = (1 - short) / max(1, len(is_short) - (number if short else 0))
         shares = {
-            stage: (1 - distiller) * (short if short and name == "hawkes" else equal)
-            for stage, name in self.backbones.items()
+            stage: (1 - distiller) * (short / number if short and is_short[stage] else equal) for stage in is_short
         }
         return shares | ({DISTILLER: distiller} if distiller else {})
 
@@ -170,12 +182,18 @@ def make_plan(
     backbone: str = "lognormmix",
     minutes: float | None = None,
     given: Splits | None = None,
+    ensemble: int | None = None,
 ) -> tuple[Plan, dict[str, EventSequences]]:
     """A plan for these events, and their splits train, validation and test; `distiller` is ranking, ehd or none;
-    `backbone` as in `choose_backbones`; `given`: splits that the events came in."""
+    `backbone` as in `choose_backbones`; `given`: splits that the events came in; `ensemble`: how many point processes
+    to keep. Where fewer backbones are named, the last of them is trained from further seeds."""
     if distiller not in DISTILLERS:
         raise ValueError(f"distiller must be one of {', '.join(DISTILLERS)}; got {distiller!r}. ehd is the paper's.")
+    if ensemble and distiller == "ehd":
+        raise ValueError("an ensemble needs a distiller that orders a search; got ehd, which has none. Take ranking.")
     backbones = choose_backbones(backbone)
+    seeds = [(name, seed) for name in backbones]
+    seeds += [(backbones[-1], seed + 1 + extra) for extra in range((ensemble or 0) - len(backbones))]
     history, future = choose_window(events.lengths, history, future)
     splits, split = split_events(events, history + future, seed, given)
     train = splits["train"]
@@ -185,13 +203,15 @@ def make_plan(
     crop = min(crop_length, float(train.lengths.mean()))
     passes = (MTPP_PASSES * train.num_events / (mtpp_batch * crop), MTPP_STEPS)
     stages: dict[str, Config] = {}
-    for name in backbones:
+    training = {"batch_size": mtpp_batch, "learning_rate": 0.01, "metric": "loss", "patience": 5}
+    for name, own_seed in seeds:
         width = {"hidden_size": choose_width(train.num_events)} if hasattr(CONFIG_MAPPING[name], "hidden_size") else {}
-        stages[POINT_PROCESS if len(backbones) == 1 else f"{POINT_PROCESS}-{name}"] = {
+        stage = f"{POINT_PROCESS}-{name}" + (f"-seed{own_seed}" if own_seed != seed else "")
+        stages[stage if len(seeds) > 1 else POINT_PROCESS] = {
             "task": "mtpp",
             "data": {"crop_length": crop_length},
             "model": {"model_type": name, **width},
-            "training": {"batch_size": mtpp_batch, "learning_rate": 0.01, "metric": "loss", "patience": 5},
+            "training": {**training, "seed": own_seed},
         }
     steps = [passes] * len(stages)
     if distiller != "none":
@@ -200,15 +220,15 @@ def make_plan(
             "task": "distiller",
             "data": {},
             "model": dict(DISTILLERS[distiller]),
-            "training": {"batch_size": distiller_batch, "learning_rate": 0.001, "metric": metric},
+            "training": {"batch_size": distiller_batch, "learning_rate": 0.001, "metric": metric, "seed": seed},
         }
         steps.append((DISTILLER_PASSES[distiller] * windows / distiller_batch, DISTILLER_STEPS[distiller]))
     for config in stages.values():
         items = VALIDATION_ITEMS[config["task"]]
         config["data"] |= {"pair": f"{future}-{history}", "validation_items": items, "validation_seed": seed}
-        config["training"] |= {"seed": seed} | ({"patience": PATIENCE[config["task"]]} if minutes else {})
+        config["training"] |= {"patience": PATIENCE[config["task"]]} if minutes else {}
     rounded = (int(round(min(max(num, low), high), -1)) for num, (low, high) in steps)
-    return Plan(stages, split, seed, minutes or 0.0).with_steps(*rounded), splits
+    return Plan(stages, split, seed, minutes or 0.0, ensemble or 0).with_steps(*rounded), splits
 
 
 def choose_window(lengths: np.ndarray, history: int | None = None, future: int | None = None) -> tuple[int, int]:
@@ -598,7 +618,7 @@ def prepare(
     """The run in `out`, if it was asked for in the same way, or a new one; and the splits of its events.
 
     data: what to call the events. plan: made for the events if not given. threads: 0 for those that help. asked:
-    history, future, seed, distiller, backbone and minutes of `make_plan`.
+    history, future, seed, distiller, backbone, minutes and ensemble of `make_plan`.
     """
     usual = {
         "history": None,
@@ -607,6 +627,7 @@ def prepare(
         "distiller": "ranking",
         "backbone": "lognormmix",
         "minutes": None,
+        "ensemble": None,
     }
     asked = {**usual, **asked}
     request = {"events": events_digest(read.events), "reading": read.reading.to_dict(), **asked}
@@ -752,14 +773,14 @@ class _Session:
             options: Row = {"out": str(folder), "num_threads": threads or costs.threads[number], "progress": progress}
             options["save_every"] = max(1, round(SECONDS_BETWEEN_CHECKPOINTS / costs.steps[number]))
             options["minutes"] = self._minutes_of(stage)
-            mtpp = None if config["task"] == "mtpp" else _open(self.folder(self.best()))
-            torch.manual_seed(self.plan.seed)  # the initial weights
+            mtpp = None if config["task"] == "mtpp" else _open(self.point_process())
+            torch.manual_seed(config["training"].get("seed", self.plan.seed))  # the initial weights
             config = {**config, "training": {**config["training"], **options}}
             build_trainer(config, splits, mtpp, self._watch(stage, config["task"])).train(resume=resume)
             if stage in self.plan.backbones and len(compared := self.compared()) > 1:
                 self.tell(describe_choice(compared))
         distiller = self.folder(DISTILLER)
-        return distiller if (distiller / "training.json").is_file() else self.folder(self.best())
+        return distiller if (distiller / "training.json").is_file() else self.point_process()
 
     def _is_done(self, stage: str) -> bool:
         """Whether a stage has ended; was dropped after an earlier comparison; or would begin although the run is to
@@ -809,15 +830,23 @@ class _Session:
                 known[name] = json.loads(summary.read_text(encoding="utf-8"))["best"]["eval_loss"]
         return known
 
-    def best(self) -> str:
-        """The stage of the point process that predicts validation events best."""
+    def kept(self) -> list[str]:
+        """The stages of the point processes that predict validation events best: one, or those of the ensemble."""
         known = self.compared()
         ended = [stage for stage in self.plan.backbones if (self.folder(stage) / "training.json").is_file()]
-        return min(ended, key=lambda stage: known[self._name(stage)])
+        return sorted(ended, key=lambda stage: known[self._name(stage)])[: self.plan.ensemble or 1]
+
+    def point_process(self) -> Path:
+        """The folder of the best point process, or of the ensemble, which is put together there."""
+        folders = [self.folder(stage) for stage in self.kept()]
+        if len(folders) == 1:
+            return folders[0]
+        EnsembleModel.of([_open(folder) for folder in folders]).save_pretrained(self.folder(ENSEMBLE))
+        return self.folder(ENSEMBLE)
 
     def others(self) -> list[str]:
-        """The stages of the other point processes that were trained."""
-        return [stage for stage in self.plan.backbones if stage != self.best() and self.folder(stage).exists()]
+        """The stages of the point processes that are not kept."""
+        return [stage for stage in self.plan.backbones if stage not in self.kept() and self.folder(stage).exists()]
 
 
 def describe_choice(compared: Mapping[str, float]) -> str:
