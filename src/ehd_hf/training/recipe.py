@@ -148,12 +148,12 @@ class Plan:
             (kind for kind, model in DISTILLERS.items() if model and model.items() <= last["model"].items()), ""
         )
         distiller = DISTILLER_TIME.get(kind, 0.3) if last["task"] == "distiller" else 0.0
-        is_short = {stage: self.stages[stage]["model"]["model_type"] == "hawkes" for stage in self.backbones}
-        number = sum(is_short.values())
-        short = HAWKES_TIME if 0 < number < len(is_short) else 0.0
-        equal = (1 - short) / max(1, len(is_short) - (number if short else 0))
+        names = list(self.backbones.values())
+        short = HAWKES_TIME if "hawkes" in names and len(names) > 1 else 0.0
+        equal = (1 - short) / max(1, len(names) - bool(short))
         shares = {
-            stage: (1 - distiller) * (short / number if short and is_short[stage] else equal) for stage in is_short
+            stage: (1 - distiller) * (short if short and name == "hawkes" else equal)
+            for stage, name in self.backbones.items()
         }
         return shares | ({DISTILLER: distiller} if distiller else {})
 
@@ -186,14 +186,16 @@ def make_plan(
 ) -> tuple[Plan, dict[str, EventSequences]]:
     """A plan for these events, and their splits train, validation and test; `distiller` is ranking, ehd or none;
     `backbone` as in `choose_backbones`; `given`: splits that the events came in; `ensemble`: how many point processes
-    to keep. Where fewer backbones are named, the last of them is trained from further seeds."""
+    to keep. Where fewer backbones are named, the last neural one is trained from further seeds."""
     if distiller not in DISTILLERS:
         raise ValueError(f"distiller must be one of {', '.join(DISTILLERS)}; got {distiller!r}. ehd is the paper's.")
     if ensemble and distiller == "ehd":
         raise ValueError("an ensemble needs a distiller that orders a search; got ehd, which has none. Take ranking.")
     backbones = choose_backbones(backbone)
-    seeds = [(name, seed) for name in backbones]
-    seeds += [(backbones[-1], seed + 1 + extra) for extra in range((ensemble or 0) - len(backbones))]
+    extra, neural = range((ensemble or 0) - len(backbones)), [name for name in backbones if name != "hawkes"]
+    if extra and not neural:
+        raise ValueError("an ensemble needs models that differ; all seeds of hawkes learn the same. Name another too.")
+    seeds = [(name, seed) for name in backbones] + [(neural[-1], seed + 1 + number) for number in extra]
     history, future = choose_window(events.lengths, history, future)
     splits, split = split_events(events, history + future, seed, given)
     train = splits["train"]
