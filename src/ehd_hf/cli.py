@@ -319,6 +319,9 @@ def train(
     keep_all: Annotated[
         bool, typer.Option("--keep-all", help="Of several backbones keep all, in the folder backbones.")
     ] = False,
+    ensemble: Annotated[
+        int | None, typer.Option(min=2, metavar="N", help="Keep N backbones, or seeds: answers say how many agree.")
+    ] = None,
     distiller: Annotated[str, _option("ranking; ehd, the paper's; or none.", metavar="KIND")] = "ranking",
     config: Annotated[
         Path | None, _option("Train by this plan: plan.json of a model, or YAML.", metavar="FILE")
@@ -346,9 +349,9 @@ def train(
     from .training import recipe as fitting
 
     asked: dict[str, Any] = {"history": history, "future": future, "minutes": minutes, "seed": seed}
-    asked |= {"distiller": distiller, "backbone": backbone}
-    if config is not None and [*asked.values()] != [None, None, None, 0, "ranking", "auto"]:
-        named = "--history, --future, --minutes, --seed, --distiller and --backbone"
+    asked |= {"distiller": distiller, "backbone": backbone, "ensemble": ensemble}
+    if config is not None and [*asked.values()] != [None, None, None, 0, "ranking", "auto", None]:
+        named = "--history, --future, --minutes, --seed, --distiller, --backbone and --ensemble"
         raise ValueError(f"--config holds the plan. Leave out {named}.")
     if finish and not (out / fitting.PLAN_FILE).is_file():
         raise ValueError(f"--finish is for a training that has begun; there is none in {out}. Leave it out to begin.")
@@ -581,10 +584,11 @@ def _show_explanation(answer: Explanation) -> None:
             event.mark,
             "explains" if event.role == "distilled" else "is explained",
             "" if event.role == "future" else f"{event.score:.3g}",
+            *([f"{event.agreement} of {answer.num_models}"] if answer.agreement and event.role != "future" else []),
         )
         for event in frame[frame["role"] != "left"].tail(EVENTS_SHOWN).itertuples()
     ]
-    _show(rows, ("event", "time", "mark", "role", "score"))
+    _show(rows, ("event", "time", "mark", "role", "score", *(["models"] if answer.agreement else [])))
     _say(str(answer))
 
 

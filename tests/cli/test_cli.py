@@ -12,9 +12,12 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+import ehd_hf
 from ehd_hf.cli import app
 from ehd_hf.data.synthetic import example_log
 from ehd_hf.data.windows import CropStore, WindowStore
@@ -337,6 +340,28 @@ def test_by_default_backbones_are_compared_and_the_best_is_kept(events, tmp_path
     assert tree(tmp_path / "n" / "training")[:2] == ["distiller", "distiller/config.json"]
     assert not (tmp_path / "n" / "training" / f"point_process-{other}").exists()
     assert (tmp_path / "n" / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("distiller", ["ranking", "none"])
+def test_an_ensemble_is_kept_in_one_model_and_its_answers_say_how_many_agree(events, tmp_path, distiller):
+    out = tmp_path / "m"
+    command = ["train", str(events), *COLUMNS, *TINY, "--distiller", distiller, "--ensemble", "2", "--out", str(out)]
+    result = CliRunner(env={"COLUMNS": "120"}).invoke(app, [*command, "--yes"])
+    assert result.exit_code in (0, 1), (result.stderr, result.exception)
+    compared = json.loads((out / "plan.json").read_text())["compared"]
+    best, other = sorted(compared, key=compared.get)
+    assert {best, other} == {"lognormmix", "lognormmix-seed1"}
+    mtpp = ehd_hf.EHDDistiller.from_pretrained(out).mtpp
+    for name, member in zip((best, other), mtpp.members, strict=True):
+        trained = load_file(out / "training" / f"point_process-{name}" / "model.safetensors")
+        assert all(torch.equal(trained[key], value) for key, value in member.state_dict().items())
+    asked = ["explain", out, events, "--sequence", "service-003", "--size", 2]
+    answer = json.loads(CliRunner().invoke(app, [*map(str, asked), "--json"]).stdout)
+    assert answer["num_models"] == 2 and {event["agreement"] for event in answer["distilled"]} <= {0, 1, 2}
+    assert " of 2 " in words(CliRunner(env={"COLUMNS": "120"}).invoke(app, [*map(str, asked)]).stdout)
+    again = CliRunner().invoke(app, [*command, "--yes"])
+    assert "was trained before" in again.stdout and again.exit_code == result.exit_code
+    assert "ensemble: 2 -> None" in words(run(*command[:-4], "--out", out, "--yes", code=2).stderr)
 
 
 def test_files_of_splits_are_taken_by_every_command(events, tmp_path):

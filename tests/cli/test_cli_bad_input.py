@@ -82,6 +82,8 @@ CASES = [
     Case("no future", "train log.csv --out model --future 0", "must be at least 1 event; got None and 0"),
     Case("no end", "train log.csv --out model --minutes inf", "--minutes must be above 0; got inf"),
     Case("negative seed", "train log.csv --out model --seed -1", "Invalid value for '--seed'"),
+    Case("an ensemble of one", "train log.csv --out model --ensemble 1", "Invalid value for '--ensemble'"),
+    Case("an ensemble of MTPP-EHD", "train log.csv --out model --ensemble 2 --distiller ehd", "Take ranking"),
     Case("too long a history", "train log.csv --out model --history 500", "at least 600 events"),
     Case("too long a future", "report incidents log.csv --future 9999", "Ask for a shorter future"),
     Case("a share above 1", "explain incidents log.csv --all --share 2", "share must lie in (0, 1]; got 2"),

@@ -17,6 +17,7 @@ from ehd_hf.data.synthetic import simulated_splits
 from ehd_hf.data.windows import make_crops
 from ehd_hf.models import lognormmix
 from ehd_hf.models.attention import AttentionConfig, AttentionModel
+from ehd_hf.models.ensemble import EnsembleModel
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.gated_lstm import GatedHistoryEncoder, _GatedLSTM, gate_padding, last_kept_times
 from ehd_hf.models.hawkes import HawkesConfig, HawkesModel
@@ -44,6 +45,10 @@ def tiny_attention():
     return AttentionModel(AttentionConfig(**sizes))
 
 
+def tiny_ensemble():
+    return EnsembleModel.of([tiny_hawkes(), tiny_fullynn(), tiny_lognormmix("interval")])
+
+
 def additive():
     weight = torch.linspace(0, 0.6, C * C, dtype=torch.float64).view(C, C).flip(0)
     return AdditiveMTPP([0.05, 0.1, 0.15, 0.2, 0.25, 0.3], weight).double().eval()
@@ -61,6 +66,7 @@ BACKBONES = {
     "lognormmix-recent": lambda: wild(tiny_lognormmix(recent_marks=True)),
     "hawkes": lambda: wild(tiny_hawkes()),
     "attention": lambda: wild(tiny_attention(), 0.5),
+    "ensemble": lambda: wild(tiny_ensemble()),
 }
 AT_INIT = {
     "fullynn-init": lambda: tiny_fullynn().double().eval(),
@@ -583,7 +589,8 @@ def test_loss_is_the_mean_negative_log_likelihood_of_the_counted_events(model, g
 
 
 @pytest.mark.parametrize(
-    "make", [tiny_fullynn, tiny_lognormmix, lambda: tiny_lognormmix("interval"), tiny_hawkes, tiny_attention]
+    "make",
+    [tiny_fullynn, tiny_lognormmix, lambda: tiny_lognormmix("interval"), tiny_hawkes, tiny_attention, tiny_ensemble],
 )
 def test_a_saved_model_opens_the_same_to_the_bit(make, tmp_path, generator):
     model = make().eval()

@@ -81,6 +81,36 @@ def test_hawkes_gets_a_sixth_of_the_time_of_the_point_processes():
     assert plan.shares() == pytest.approx(shares)
 
 
+@pytest.mark.parametrize(
+    ("backbone", "ensemble", "names", "shares"),
+    [
+        ("lognormmix", 3, ["lognormmix", "lognormmix-seed6", "lognormmix-seed7"], [1 / 3] * 3),
+        ("hawkes,fullynn", 3, ["hawkes", "fullynn", "fullynn-seed6"], [1 / 6, 5 / 12, 5 / 12]),
+        ("fullynn,hawkes", 3, ["fullynn", "hawkes", "fullynn-seed6"], [5 / 12, 1 / 6, 5 / 12]),
+        ("hawkes,fullynn,lognormmix", 2, ["hawkes", "fullynn", "lognormmix"], [1 / 6, 5 / 12, 5 / 12]),
+    ],
+)
+def test_an_ensemble_is_of_backbones_and_of_further_seeds_of_a_neural_one(backbone, ensemble, names, shares):
+    asked = {"backbone": backbone, "distiller": "none", "seed": 5, "minutes": 2}
+    plan, _ = make_plan(sequences([48] * 100), **asked, ensemble=ensemble)
+    assert list(plan.backbones.values()) == names and plan.ensemble == ensemble
+    assert list(plan.backbones) == [f"point_process-{name}" for name in names]
+    assert list(plan.shares().values()) == pytest.approx(shares)
+    assert plan.training("seed") == [int((name + "-seed5").split("-seed")[1]) for name in names]
+
+
+def test_an_ensemble_that_cannot_be_is_refused():
+    for number in (1, -3):
+        with pytest.raises(ValueError, match=f"at least 2 and at most 1, .*; got {number}. Leave it out"):
+            make_plan(sequences([48] * 100), ensemble=number)
+    with pytest.raises(ValueError, match="a distiller that orders a search; got ehd.* Take ranking"):
+        make_plan(sequences([48] * 100), ensemble=2, distiller="ehd")
+    with pytest.raises(ValueError, match="all seeds of hawkes learn the same. Name another too"):
+        make_plan(sequences([48] * 100), ensemble=2, backbone="hawkes")
+    with pytest.raises(ValueError, match="at most 1, the point processes that are trained; got 2"):
+        dataclasses.replace(PLAN, ensemble=2)
+
+
 def test_backbones_are_those_that_are_known():
     assert choose_backbones("auto", 10) == ["hawkes", "lognormmix"] and choose_backbones("auto", 201) == ["lognormmix"]
     assert choose_backbones("fullynn,lognormmix,fullynn", 10) == ["fullynn", "lognormmix"]

@@ -40,6 +40,11 @@ class Answer(NamedTuple):
         """What an `Explanation` takes over under the same name, B each."""
         return {name: value.tolist() for name, value in self.values.items()} | self.judged
 
+    def explaining(self) -> Tensor:
+        """The distilled events (B, L) of windows that are explained; a set that misses its target is no answer."""
+        explained = [status == "explained" for status in self.judged["status"]]
+        return self.distill_mask & torch.tensor(explained, device=self.history.device)[:, None]
+
     def check_finite(self, names: Any) -> None:
         """Refuse answers that are not numbers, by the name of the first sequence that has one."""
         numbers = [*self.values.values(), self.scores.masked_fill(~self.history, 0.0)]
@@ -72,6 +77,9 @@ class Certifier:
         self.ordering = get_solver(SOLVER if self.mtpp.has_gates else SOLVER_WITHOUT_GATES)
         own = self.distiller and RankedBy(score=self._scores, num_evaluations=self.distiller.num_evaluations)
         self.solver: Solver = solver or own or self.ordering
+        # An ensemble answers by its first member. The others are asked without a distiller: it knows the first.
+        members: Any = getattr(self.mtpp, "members", ())
+        self.others = [Certifier(member, solver) for member in members[1:]]
 
     def _scores(self, objective: Objective) -> Tensor:
         assert self.distiller is not None
@@ -80,6 +88,13 @@ class Certifier:
     def double(self) -> MTPPModel:
         """A copy of the MTPP in double precision; the user's model is left alone."""
         return copy.deepcopy(self.mtpp).double()
+
+    def answers(self, window: Window, question: Question, double: MTPPModel, *, curves: bool = True) -> list[Answer]:
+        """`answer`, and those of `others`. A distiller's own answer stands alone: they have no distiller."""
+        answers, members = [self.answer(window, question, double, curves=curves)], getattr(double, "members", ())
+        for number, other in enumerate(self.others if question.refine != "none" else [], start=1):
+            answers.append(other.answer(window, question, members[number], curves=False))
+        return answers
 
     @torch.no_grad()
     def answer(self, window: Window, question: Question, double: MTPPModel, *, curves: bool = True) -> Answer:

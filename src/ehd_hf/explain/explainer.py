@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import torch
 from tqdm.auto import tqdm
 
 from ..data.reading import Read, Reading, read_events
@@ -312,6 +313,7 @@ class EHDDistiller:
         events = self.load(sequence, "sequence")
         scores = [np.full(length, np.nan) for length in events.lengths]
         ranking = EHDDistiller(self.model, solver=solver, conditioning=self.conditioning)
+        ranking.certifier.others.clear()  # of an ensemble, the first member's scores
         question = ranking.question(size=1, refine="prefix")
         for index, answer in ranking.answers(self._ends(events, future, history), question, curves=False):
             past = [event.score for event in answer.history]
@@ -361,12 +363,15 @@ class EHDDistiller:
         for batch in windows.spans.batches():
             part = windows.rows(batch)
             window = Window(*part.spans.tensors(self.mtpp.device))
-            answer = self.certifier.answer(window, question, double, curves=curves)
-            answer.check_finite(part.names)
-            yield from zip(batch.tolist(), self._explanations(part, answer, question), strict=True)
+            answers = self.certifier.answers(window, question, double, curves=curves)
+            for answer in answers:
+                answer.check_finite(part.names)
+            yield from zip(batch.tolist(), self._explanations(part, answers, question), strict=True)
 
-    def _explanations(self, windows: Windows, answer: Answer, question: Question) -> Iterator[Explanation]:
+    def _explanations(self, windows: Windows, answers: list[Answer], question: Question) -> Iterator[Explanation]:
         config: Any = self.mtpp.config
+        answer, number = answers[0], len(answers) if len(answers) > 1 else None
+        agreement = torch.stack([each.explaining() for each in answers]).sum(0)  # (B, L)
         spans, columns = windows.spans, answer.columns()
         for row, name in enumerate(windows.names):
             where = slice(spans.first[row], spans.first[row] + spans.lengths[row])
@@ -381,6 +386,8 @@ class EHDDistiller:
                 distill_mask=tuple(answer.distill_mask[row, history].tolist()),
                 **{name: values[row] for name, values in columns.items()},
                 **question.asked | {"size": None if question.size is None else min(question.size, split)},
+                num_models=number,
+                agreement=None if number is None else tuple(agreement[row, history].tolist()),
                 curve=None if answer.curve is None else tuple(answer.curve[row, : split + 1].tolist()),
                 seq_id=name,
                 window=int(spans.offset[row]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -30,6 +30,8 @@ FIELDS |= dict.fromkeys(("ds", "explained_share", "epsilon", "share"), "float64"
 FIELDS |= {"asked_size": "int32", "delta": "float64", "conditioning": "string", "status": "string"}
 FIELDS |= dict.fromkeys(("certified", "one_minimal", "constraint_met", "is_most_recent"), "bool")
 FIELDS |= {"time_unit": "string"}
+# What the answers of an ensemble hold besides: in how many of its models' answers each distilled event is.
+AGREEMENT: dict[str, Any] = {"agreement": ["int32"], "num_models": "int32"}
 
 
 class Windows(NamedTuple):
@@ -110,6 +112,9 @@ class Explanation:
     seq_id: Any = None  # name of the sequence, if it has one
     window: int = 0  # position of the window's first event in it
     time_unit: str | None = None  # unit of numeric times, if known
+    # Of an ensemble: how many models were asked, and in how many of their answers each history event is.
+    num_models: int | None = None
+    agreement: tuple[int, ...] | None = None
     intensity: Intensity | None = field(default=None, compare=False, repr=False)  # if asked for: intensities=True
 
     @property
@@ -177,7 +182,7 @@ class Explanation:
         followed = _listed(self.future, self.time_unit)
         if not chosen:
             opening = f"None of the {len(self.history)} past events{where} was found to explain {the_future}"
-            return f"{opening} that followed ({followed}).{self._caveat()}"
+            return f"{opening} that followed ({followed}).{self._caveat()}{self._agreement()}"
         explains = "explains" if is_one else "explain"
         if self.status != "explained":
             explains = "comes closest to explaining" if is_one else "come closest to explaining"
@@ -195,7 +200,7 @@ class Explanation:
             f"(dppl_left {self.dppl_left:.3f}: times {self.dppl_left_time:.3f}, marks {self.dppl_left_mark:.3f}; "
             f"{self._asked()}). "
             f"From {them} alone, {each} is {_times(self.dppl_distilled)} as likely as from the whole history "
-            f"(dppl_distilled {self.dppl_distilled:.3f}). {they_are} {recent}.{self._caveat()}"
+            f"(dppl_distilled {self.dppl_distilled:.3f}). {they_are} {recent}.{self._caveat()}{self._agreement()}"
         )
 
     def _asked(self) -> str:
@@ -222,6 +227,26 @@ class Explanation:
         spared = ", and not one of them can be spared" if self.one_minimal else ""
         return f"\nCertified: the future was scored again without these events{spared}."
 
+    def _agreement(self) -> str:
+        """ "All 3 models name deploy at 3.2 h; 1 of 3 names ticket at 5 h.": how much depends on the model."""
+        if self.num_models is None or self.agreement is None:
+            return ""
+        named = "; ".join(self._named_by(self.distilled, 1))
+        besides = "; ".join(self._named_by(self.left, self.num_models // 2 + 1))
+        texts = [f"{named[0].upper()}{named[1:]}."] if named else []
+        texts += [f"Not in this answer: {besides}."] if besides else []
+        return f"\n{' '.join(texts)}" if texts else ""
+
+    def _named_by(self, events: tuple[Event, ...], fewest: int) -> Iterator[str]:
+        """ "2 of 3 name ticket at 5 h": for each number of models, from `fewest` on, the events that so many name."""
+        assert self.num_models is not None and self.agreement is not None
+        for count in range(self.num_models, fewest - 1, -1):
+            if group := tuple(event for event in events if self.agreement[event.position] == count):
+                is_all = len(group) > 1 and group == self.distilled
+                which = "each of these" if is_all else _listed(group, self.time_unit)
+                who = f"{count} of {self.num_models} name{'s' * (count == 1)}"
+                yield f"{f'all {count} models name' if count == self.num_models else who} {which}"
+
     def tradeoff(self) -> pd.DataFrame:
         """How much is explained by how few: one row per size, `dppl_left` and `explained_share` of the first events in
         the order of their scores."""
@@ -239,10 +264,14 @@ class Explanation:
         return explanation_plot(self, title, mark=mark, theme=theme)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per event of the window: position, time, mark, role (distilled, left or future), score."""
+        """One row per event of the window: position, time, mark, role (distilled, left or future), score; agreement,
+        if there is an ensemble."""
         roles = ["distilled" if chosen else "left" for chosen in self.distill_mask] + ["future"] * len(self.future)
         frame = pd.DataFrame(list(self.history + self.future), columns=list(Event._fields))
-        return frame.assign(role=roles)[["position", "time", "mark", "role", "score"]]
+        frame = frame.assign(role=roles)[["position", "time", "mark", "role", "score"]]
+        if self.agreement is None:
+            return frame
+        return frame.assign(agreement=pd.array([*self.agreement, *[None] * len(self.future)], dtype="Int32"))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, strings and lists; timestamps as ISO strings. The events take the place of the
@@ -250,14 +279,17 @@ class Explanation:
 
         def plain(event: Event) -> dict[str, Any]:
             is_timestamp = isinstance(event.time, np.datetime64)
-            return {**event._asdict(), "time": str(event.time) if is_timestamp else float(event.time)}
+            values = {**event._asdict(), "time": str(event.time) if is_timestamp else float(event.time)}
+            if self.agreement is None or event.position >= len(self.history):
+                return values
+            return values | {"agreement": self.agreement[event.position]}
 
         events = {"distilled": self.distilled, "left": self.left, "future": self.future}
         row = self.to_row()
         return {
             "seq_id": row.pop("seq_id"),
             **{role: [plain(event) for event in listed] for role, listed in events.items()},
-            **{name: value for name, value in row.items() if not isinstance(FIELDS[name], list)},
+            **{name: value for name, value in row.items() if not isinstance(value, list)},
             "curve": None if self.curve is None else list(self.curve),
         }
 
@@ -277,7 +309,8 @@ class Explanation:
         return json.dumps(self.to_dict(), default=str, **options)
 
     def to_row(self) -> dict[str, Any]:
-        """One flat row with the columns `FIELDS`: the distilled events in parallel lists, the numbers."""
+        """One flat row with the columns `FIELDS`, for an ensemble `AGREEMENT` too: the distilled events in parallel
+        lists, the numbers."""
         chosen = self.distilled
         derived = {
             "seq_id": self.seq_id.item() if isinstance(self.seq_id, np.generic) else self.seq_id,
@@ -292,7 +325,11 @@ class Explanation:
             "future_marks": [event.mark for event in self.future],
             "asked_size": self.size,
         }
-        return {name: derived[name] if name in derived else getattr(self, name) for name in FIELDS}
+        fields = [*FIELDS]
+        if self.agreement is not None:
+            derived["agreement"] = [self.agreement[event.position] for event in chosen]
+            fields += AGREEMENT
+        return {name: derived[name] if name in derived else getattr(self, name) for name in fields}
 
 
 def explanations_to_frame(
@@ -306,6 +343,7 @@ def explanations_to_frame(
         return pd.DataFrame([explanation.to_row() for explanation in explanations])
     frames = [one.to_frame().assign(explanation=number, seq_id=one.seq_id) for number, one in enumerate(explanations)]
     columns = ["explanation", "seq_id", "position", "time", "mark", "role", "score"]
+    columns += [name for name in frames[0] if name in AGREEMENT] if frames else []
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 

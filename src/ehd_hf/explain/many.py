@@ -31,7 +31,7 @@ from ..data.windows import ends, slides
 from ..files import make_folder, replaced_when_done, write_text
 from ..models.question import Question
 from .explainer import WINDOW_COLUMNS, EHDDistiller
-from .explanation import FIELDS, Windows
+from .explanation import AGREEMENT, FIELDS, Windows
 
 EXPLANATION_FILES = (".parquet", ".jsonl", ".csv")
 ROWS_PER_FILE = 10_000
@@ -87,8 +87,9 @@ def explain_many(
     """Explain every sequence, or every window, of a source of any size.
 
     The answers go to one file, which appears when it is whole, or to a folder of Parquet files: repeat the call to go
-    on after an interruption, files that are there are not computed again. Both have the columns `FIELDS`: `window` is
-    the position of a window's first event in its sequence, `positions` those of the distilled events in the window.
+    on after an interruption, files that are there are not computed again. Both have the columns `FIELDS`, those of an
+    ensemble `AGREEMENT` too: `window` is the position of a window's first event in its sequence, `positions` those of
+    the distilled events in the window.
 
     Args:
         source: a file or a folder of files, one row per sequence or one per event; or windows as `export_windows`
@@ -119,7 +120,7 @@ def explain_many(
         append = opened.enter_context(_appending(out)) if is_file else None
         bar = opened.enter_context(_bar(cut, work))
         for number, unit in enumerate(_units(cut, work.rows_per_file)):
-            schema = schema or _schema(unit, scores)
+            schema = schema or _schema(unit, FIELDS | (AGREEMENT if explainer.certifier.others else {}), scores)
             path = out / f"part-{number:06d}.parquet"
             counted = None if append else _read_counts(path)
             if counted is None and (append or number % work.world_size == work.rank):
@@ -256,14 +257,14 @@ def _units(pieces: Iterable[Windows], rows_per_file: int) -> Iterator[Windows]:
         yield Windows.joined(parts)
 
 
-def _schema(first: Windows, scores: bool) -> pa.Schema:
-    """Arrow types of `FIELDS`, the same in all files: the first windows tell which names and times the source has."""
+def _schema(first: Windows, fields: Mapping[str, Any], scores: bool) -> pa.Schema:
+    """Arrow types of `fields`, the same in all files: the first windows tell which names and times the source has."""
     time = "timestamp[us]" if first.shown.dtype.kind == "M" else "float64"
 
     def arrow(kind: Any) -> pa.DataType:
         return pa.list_(arrow(kind[0])) if isinstance(kind, list) else pa.type_for_alias(kind.replace("time", time))
 
-    types = {name: arrow(kind) for name, kind in FIELDS.items()}
+    types = {name: arrow(kind) for name, kind in fields.items()}
     if all(isinstance(name, int) for name in first.names):
         types["seq_id"] = pa.int64()
     return pa.schema(types | ({"score": pa.list_(pa.float32())} if scores else {}))

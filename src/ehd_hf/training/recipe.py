@@ -38,6 +38,7 @@ from ..evaluation.answers import compare
 from ..evaluation.scores import evaluate_mtpp, trivial_baselines
 from ..files import checkpoint_stamp, holds_nothing, locked, make_folder, remove_folder, replaced_when_done, write_text
 from ..models.distiller import DistillerModel
+from ..models.ensemble import EnsembleModel
 from ..models.point_process import MTPPModel
 from ..models.question import Question
 from .trainer import Trainer, TrainingArguments, Watch, interrupts_held, log_line, reopen, seconds_spent
@@ -49,6 +50,7 @@ Splits = Mapping[str, EventSequences]
 PLAN_FILE, READING_FILE, RESULTS_FILE = "plan.json", "reading.json", "results.jsonl"
 LOG_FILE, FINISH_FILE, OTHERS = "train.log", "finish", "backbones"
 POINT_PROCESS, DISTILLER = "point_process", "distiller"  # stages; of several point processes, "point_process-<name>"
+ENSEMBLE = "ensemble"  # beside them, the best point processes in one model
 # What is learnt in a stage, and what it is judged by.
 TASKS = {"mtpp": "learning what usually follows what", "distiller": "learning what explains it"}
 METRICS = {"mtpp": "validation NLL", "distiller": "events needed in validation"}
@@ -103,6 +105,12 @@ class Plan:
     split: str = "by sequence"  # or "in time", where sequences are too few, or "given", as files of their own
     seed: int = 0  # of the split, the initial weights and all that is drawn
     minutes: float = 0.0  # by the clock, for everything; 0: as many steps as the stages say
+    ensemble: int = 0  # how many point processes to keep in the model, the best; 0: the best alone
+
+    def __post_init__(self) -> None:
+        if self.ensemble and not 2 <= self.ensemble <= len(self.backbones):
+            most = f"at most {len(self.backbones)}, the point processes that are trained"
+            raise ValueError(f"ensemble must be at least 2 and {most}; got {self.ensemble}. Leave it out for one.")
 
     @property
     def window(self) -> tuple[int, int]:
@@ -111,8 +119,13 @@ class Plan:
 
     @property
     def backbones(self) -> dict[str, str]:
-        """The stages that are point processes, and which one each is."""
-        return {name: stage["model"]["model_type"] for name, stage in self.stages.items() if stage["task"] == "mtpp"}
+        """The stages that are point processes, and which one each is: its kind, of several of a kind the seed too."""
+        names: dict[str, str] = {}
+        for stage, config in self.stages.items():
+            if config["task"] == "mtpp":
+                kind, seed = config["model"]["model_type"], config["training"].get("seed")
+                names[stage] = kind if kind not in names.values() else f"{kind}-seed{seed}"
+        return names
 
     def training(self, name: str) -> list[Any]:
         """A training argument of each stage."""
@@ -153,12 +166,20 @@ def make_plan(
     backbone: str = "auto",
     minutes: float | None = None,
     given: Splits | None = None,
+    ensemble: int | None = None,
 ) -> tuple[Plan, dict[str, EventSequences]]:
     """A plan for these events, and their splits train, validation and test; `distiller` is ranking, ehd or none;
-    `backbone` as in `choose_backbones`; `given`: splits that the events came in."""
+    `backbone` as in `choose_backbones`; `given`: splits that the events came in; `ensemble`: how many point processes
+    to keep. Where fewer backbones are named, the last neural one is trained from further seeds."""
     if distiller not in DISTILLERS:
         raise ValueError(f"distiller must be one of {', '.join(DISTILLERS)}; got {distiller!r}. ehd is the paper's.")
+    if ensemble and distiller == "ehd":
+        raise ValueError("an ensemble needs a distiller that orders a search; got ehd, which has none. Take ranking.")
     backbones = choose_backbones(backbone, events.num_marks)
+    extra, neural = range((ensemble or 0) - len(backbones)), [name for name in backbones if name != "hawkes"]
+    if extra and not neural:
+        raise ValueError("an ensemble needs models that differ; all seeds of hawkes learn the same. Name another too.")
+    seeds = [(name, seed) for name in backbones] + [(neural[-1], seed + 1 + number) for number in extra]
     history, future = choose_window(events.lengths, history, future)
     splits, split = split_events(events, history + future, seed, given)
     train = splits["train"]
@@ -172,24 +193,25 @@ def make_plan(
         """`items`: how many to look at in all, in batches that `size` bounds; `bounds` of the steps."""
         batch_size = int(min(BATCH_SIZE, size))
         steps = max(10, int(round(min(max(items / batch_size, bounds[0]), bounds[1]), -1)))
-        training |= {"batch_size": batch_size, "steps": steps, "warmup_steps": steps // 20, "seed": seed}
+        training |= {"batch_size": batch_size, "steps": steps, "warmup_steps": steps // 20}
         training |= {"eval_every": math.ceil(steps / NUM_EVALUATIONS[task]), "patience": PATIENCE}
         data = {"pair": f"{future}-{history}", "validation_items": VALIDATION_ITEMS[task], "validation_seed": seed}
         return {"task": task, "data": data, "model": model, "training": training}
 
     stages = {}
-    for name in backbones:
+    for name, own_seed in seeds:
         part = HAWKES_PART if name == "hawkes" else 1.0
         effort = (part * MTPP_PASSES * crops, (part * MTPP_STEPS[0], part * MTPP_STEPS[1]))
-        rate = LEARNING_RATES.get(name, 0.01)
-        config = stage("mtpp", choose_model(name, train.num_events), train.num_events, *effort, learning_rate=rate)
+        options: Config = {"learning_rate": LEARNING_RATES.get(name, 0.01), "seed": own_seed}
+        config = stage("mtpp", choose_model(name, train.num_events), train.num_events, *effort, **options)
         config["data"]["crop_length"] = crop_length
-        stages[POINT_PROCESS if len(backbones) == 1 else f"{POINT_PROCESS}-{name}"] = config
+        called = f"{POINT_PROCESS}-{name}" + (f"-seed{own_seed}" if own_seed != seed else "")
+        stages[called if len(seeds) > 1 else POINT_PROCESS] = config
     if distiller != "none":
         model, metric = dict(DISTILLERS[distiller]), "size_or_all" if distiller == "ehd" else "size"
         effort = (DISTILLER_PASSES[distiller] * windows, DISTILLER_STEPS[distiller])
-        stages[DISTILLER] = stage("distiller", model, windows, *effort, learning_rate=0.001, metric=metric)
-    return Plan(stages, split, seed, minutes or 0.0), splits
+        stages[DISTILLER] = stage("distiller", model, windows, *effort, learning_rate=0.001, metric=metric, seed=seed)
+    return Plan(stages, split, seed, minutes or 0.0, ensemble or 0), splits
 
 
 # --- what it takes
@@ -373,7 +395,7 @@ def prepare(
     """The run in `out`, if it was asked for in the same way, or a new one; and the splits of its events.
 
     data: what to call the events. plan: made for the events if not given. threads: 0 for those that help. asked:
-    history, future, seed, distiller, backbone and minutes of `make_plan`.
+    history, future, seed, distiller, backbone, minutes and ensemble of `make_plan`.
     """
     request = {"events": events_digest(read.events), "reading": read.reading.to_dict(), **asked}
     if plan is None:
@@ -488,11 +510,11 @@ def carry_out(
         rows = score_model(_open(folder).eval(), splits["test"], train=splits["train"], **stamp)
         write_text(out / RESULTS_FILE, "".join(json.dumps(row) + "\n" for row in rows))
         run = replace(run, compared=session.compared(), finished=True)
-        best = session.best()
+        kept = session.kept()
         for stage, name in run.plan.backbones.items():
-            if stage != best and not keep_all:
+            if stage not in kept and not keep_all:
                 remove_folder(session.folder(stage))
-            elif stage != best and session.has_ended(stage):
+            elif stage not in kept and session.has_ended(stage):
                 make_folder(other := out / OTHERS / name)
                 write_text(other / READING_FILE, json.dumps(run.reading, indent=1))
                 _put_in_place(session.folder(stage), other)
@@ -552,13 +574,13 @@ class _Session:
             options: Row = {"out": str(folder), "num_threads": threads or costs.threads[number], "progress": progress}
             options["save_every"] = max(1, round(SECONDS_BETWEEN_CHECKPOINTS / costs.steps[number]))
             options["minutes"] = self._minutes_of(stage)
-            mtpp = None if config["task"] == "mtpp" else _open(self.folder(self.best()))
-            torch.manual_seed(self.plan.seed)  # the initial weights
+            mtpp = None if config["task"] == "mtpp" else _open(self.point_process())
+            torch.manual_seed(config["training"].get("seed", self.plan.seed))  # the initial weights
             config = {**config, "training": {**config["training"], **options}}
             build_trainer(config, splits, mtpp, self._watch(stage, config["task"])).train(resume=resume)
             if stage in self.plan.backbones and len(compared := self.compared()) > 1:
                 self.tell(describe_choice(compared))
-        return self.folder(DISTILLER if self.has_ended(DISTILLER) else self.best())
+        return self.folder(DISTILLER) if self.has_ended(DISTILLER) else self.point_process()
 
     def _is_done(self, stage: str) -> bool:
         """Whether a stage has ended; was dropped after an earlier comparison; or would begin although the run is to
@@ -602,10 +624,19 @@ class _Session:
                 compared[name] = summary["best"]["eval_loss"]
         return compared
 
-    def best(self) -> str:
-        """The stage of the point process that predicts validation events best."""
+    def kept(self) -> list[str]:
+        """The stages of the point processes that predict validation events best: one, or those of the ensemble."""
         compared = self.compared()
-        return min(filter(self.has_ended, self.plan.backbones), key=lambda stage: compared[self._name(stage)])
+        ended = filter(self.has_ended, self.plan.backbones)
+        return sorted(ended, key=lambda stage: compared[self._name(stage)])[: self.plan.ensemble or 1]
+
+    def point_process(self) -> Path:
+        """The folder of the best point process, or of the ensemble, which is put together there."""
+        folders = [self.folder(stage) for stage in self.kept()]
+        if len(folders) == 1:
+            return folders[0]
+        EnsembleModel.of([_open(folder) for folder in folders]).save_pretrained(self.folder(ENSEMBLE))
+        return self.folder(ENSEMBLE)
 
 
 def describe_choice(compared: Mapping[str, float]) -> str:
