@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import ehd_hf
 from ehd_hf.cli import app
+from ehd_hf.data import tables
 from ehd_hf.data.synthetic import example_log
 from ehd_hf.data.windows import CropStore, WindowStore
 from ehd_hf.files import read_rows
@@ -140,6 +141,18 @@ def test_a_plan_is_shown_and_nothing_is_written(events, tmp_path):
     assert plan["seconds"] > 0 and plan["reading"]["time_unit"] == "h"
     nobody_to_ask = run("train", events, *COLUMNS, *TINY, "--out", tmp_path / "m", code=2)
     assert "--yes" in nobody_to_ask.stderr and tree(tmp_path) == []
+
+
+def test_of_a_large_file_whole_sequences_are_inspected_and_planned(events, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "LARGE_TEXT", 0)
+    monkeypatch.setattr(tables, "_FEWEST_SEQUENCES", 3)
+    half = ["--max-events", len(events.read_text().splitlines()) // 2]
+    found = json.loads(run("data", "inspect", events, "--sequence", "service", *half, "--json").stdout)
+    assert found["events"] <= half[1] and 3 <= found["sequences"] < 20 and "whole sequences" in found["notes"][0]
+    shown = words(run("train", events, *COLUMNS, *TINY, *half, "--out", tmp_path / "m", "--dry-run").stdout)
+    assert f"{found['events']:,} in {found['sequences']} sequences" in shown and "hash of their names" in shown
+    refused = run("data", "inspect", events, "--sequence", "service", "--max-events", 10, code=2).stderr
+    assert "fewer than 3 would be left" in words(refused) and "(--max-events)" in refused
 
 
 def test_a_model_is_trained_judged_and_put_in_place(events, model):

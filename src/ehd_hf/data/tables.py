@@ -114,7 +114,7 @@ def read_some(source: Any, names: Mapping[str, str], most: int) -> tuple[pa.Tabl
         row, total = row + table.num_rows, total + num_events(table, names["time"])
         kept.append(_below(limit, table, hashes))
         while limit and sum(num_events(table, names["time"]) for table, _ in kept) > most:
-            limit //= 2
+            limit = limit * 9 // 10
             kept = [_below(limit, *part) for part in kept]
     if limit < 2**64 - 1 and len(np.unique(np.concatenate([hashes for _, hashes in kept]))) < _FEWEST_SEQUENCES:
         raise ValueError(
