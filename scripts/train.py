@@ -155,7 +155,7 @@ def show(trainer: Trainer, splits: dict[str, EventSequences], data: dict[str, An
     split = "test" if "test" in splits else "validation"
     name = str(data.get("windows") or data.get("source") or data.get("process"))
     stamp = {"data": name, "split": split, **checkpoint_stamp(trainer.out)}
-    rows = score_model(trainer.model.eval(), splits[split], train=splits["train"], **stamp)
+    rows = score_model(trainer.model.eval(), {**splits, "test": splits[split]}, **stamp)
     write_text(trainer.out / RESULTS_FILE, "".join(json.dumps(row) + "\n" for row in rows))
     explainer = EHDDistiller.from_pretrained(trainer.out)
     if explainer.future is not None:

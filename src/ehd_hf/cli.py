@@ -237,9 +237,9 @@ def _print_version(asked: bool) -> None:
 
 
 @app.callback(
-    epilog="Exit codes: 0 done; 1 done, and the answer is no (nothing explains it, the model knows no more than "
-    "averages, the events cannot be trained on); 2 bad input, nothing was written; 3 the system refused: no space, no "
-    "memory, no permission; 130 interrupted."
+    epilog="Exit codes: 0 done; 1 done, and the answer is no (nothing explains it, the model predicts no better than "
+    "a trivial one, the events cannot be trained on); 2 bad input, nothing was written; 3 the system refused: no "
+    "space, no memory, no permission; 130 interrupted."
 )
 def main(
     version: Annotated[
@@ -648,7 +648,7 @@ def evaluate(
 
     Of the file it was trained on, the sequences it has not seen are taken. Of any
     other file all are, and the trivial models beside it are fitted to these very
-    events, which flatters them.
+    events, which flatters them. Exit code 1: the best of them is as good.
     """
     columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
     explainer, read = _open_both(model, events, threads, **columns, max_events=max_events)
@@ -659,9 +659,8 @@ def evaluate(
         _show_notes(["the sequences of its test file are taken."], stderr=True)
     elif parts is not None:
         _show_notes(["it was trained on this file; the sequences it has not seen are taken."], stderr=True)
-    test, fitted = (read.events, None) if parts is None else parts
     split = "all" if parts is None else "test"
-    rows = fitting.score_model(explainer.model, test, train=fitted, data=events.name, split=split)
+    rows = fitting.score_model(explainer.model, parts or {"test": read.events}, data=events.name, split=split)
     verdict = fitting.judge(rows)
     if json:
         _print_json({**verdict._asdict(), "split": split, "rows": _short(rows)})
@@ -823,9 +822,9 @@ def report(
     from .present.report import write_report
     from .training.recipe import unseen_part
 
-    test, fitted = unseen_part(Path(model), read.events, read.splits) or (None, None)
     asked: dict[str, Any] = {"future": future, "history": _history(history), "max_explanations": max_explanations}
-    written = write_report(explainer, read.events, out, title=title or events.name, test=test, train=fitted, **asked)
+    asked |= unseen_part(Path(model), read.events, read.splits) or {}
+    written = write_report(explainer, read.events, out, title=title or events.name, **asked)
     _say(f"Open {written} in a browser.")
     return DONE
 

@@ -1,6 +1,7 @@
 """Evaluation of point processes: against a slow loop and a closed form."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from ehd_hf.data.sequences import events_digest
 from ehd_hf.data.synthetic import HawkesProcess, delayed_hawkes
 from ehd_hf.evaluation import scores as evaluation
 from ehd_hf.evaluation.scores import (
+    compare_with_trivial,
     evaluate_mtpp,
     ks_distance,
     score_events,
@@ -97,10 +99,64 @@ def test_a_poisson_row_has_the_nll_known_by_hand():
 def test_baselines_are_scored_on_the_same_events(events):
     models = trivial_baselines(events)
     rows = list(evaluate_mtpp(models, events))
-    assert [row["model"] for row in rows] == ["Poisson + unigram", "Gamma + bigram"]
+    assert [row["model"] for row in rows][:2] == ["Poisson + unigram", "Gamma + bigram"]
+    (best,) = (row for row in rows if "chosen_from" in row)
+    assert set(best["model"].split(" + ")) <= best["chosen_from"].keys() and len(best["chosen_from"]) == 8
     for row, model in zip(rows, models.values(), strict=True):
         assert row["nll"] == pytest.approx(-np.nanmean(score_events(model, events).log_prob))
         assert (row["num_events"], row["num_tied"]) == (events.num_events - len(events), 1)
+
+
+def test_the_best_trivial_model_is_chosen_on_validation():
+    generator, times = np.random.default_rng(0), [np.arange(99.0) ** 1.1] * 8
+    own, mixed = np.repeat(np.arange(8)[:, None] % 4, 99, axis=1), generator.integers(4, size=(8, 99))
+    train = from_lists([*times, *times], [*own, *mixed])
+    for marks, name in ((own, "own recent marks"), (mixed, "unigram")):
+        validation = from_lists(times, marks, num_marks=4)
+        (best,) = (one for one in trivial_baselines(validation, train, validation).values() if one.chosen_from)
+        assert best.name.endswith(f" + {name}")
+        scores = best.log_prob(validation)
+        nlls = [best.chosen_from[part] for part in best.name.split(" + ")]
+        np.testing.assert_allclose(nlls, [-np.nanmean(scores.time_log_prob), -np.nanmean(scores.mark_log_prob)])
+
+
+def test_marks_of_the_events_that_baselines_are_fitted_to_are_not_known_beforehand():
+    marks = np.random.default_rng(0).integers(300, size=(4, 100))
+    events = from_lists([np.arange(100.0)] * 4, marks, num_marks=300)
+    (row,) = evaluate_mtpp(trivial_baselines(events), events)
+    assert row["model"] == "Poisson + unigram" and row["mark_nll"] > 0.99 * np.log(300)
+    assert trivial_baselines(from_lists([[1.0], [2.0]], [[0], [0]])) == {}
+
+
+def trivial_row(model, time, mark, **keys):
+    return {"model": model, "nll": time + mark, "time_nll": time, "mark_nll": mark, **keys}
+
+
+@pytest.mark.parametrize(
+    "nats, good, words",
+    [
+        (0.6, True, "1.49 times as well as by the best trivial model ({})"),
+        (1.0, False, "better than by {}, but no better than by the best trivial model ({})"),
+        (1.3, False, "better than by {}, but worse than by the best trivial model ({})"),
+        (1.99, False, "no better than by {}"),
+        (math.nan, False, "no better than by {}"),
+    ],
+)
+def test_a_process_is_compared_with_the_best_trivial_model_times_and_marks_apart(nats, good, words):
+    rows = [trivial_row("Poisson + unigram", 2.0, 2.0), trivial_row("Gamma + bigram", 0.1, 0.1)]
+    rows.append(trivial_row("AR(1) + own recent marks", 1.0, 1.0, chosen_from={"Poisson": 1.0}))
+    standing = compare_with_trivial(trivial_row("m", nats, nats), rows)
+    names = ("a constant rate", "AR(1)"), ("their frequency", "own recent marks")
+    times, marks = (words.format(*(pair if "better" in words else pair[1:])) for pair in names)
+    assert (standing.good, standing.words) == (good, f"Times are predicted {times}; marks {marks}.")
+    assert standing.best is rows[2] and compare_with_trivial(rows[0], rows[:2]).best is rows[1]
+    assert compare_with_trivial({"nll": nats, "time_nll": None}, rows).words == ""
+
+
+def test_marks_of_one_kind_need_no_comparison():
+    standing = compare_with_trivial(trivial_row("m", 1.0, 0.0), [trivial_row("Poisson + unigram", 2.0, 0.0)])
+    assert standing.words == "Times are predicted 2.72 times as well as by the best trivial model (Poisson)."
+    assert compare_with_trivial(trivial_row("m", 1.0, 0.0), []) is None
 
 
 def test_ks_distance_agrees_with_scipy_and_sees_a_wrong_rate():

@@ -130,7 +130,7 @@ def test_a_point_process_stands_beside_trivial_ones_and_the_truth():
     check_card(card)
     _, body = parts(card)
     assert (
-        "On the 4,321 events of the test split it needs 2.125 nats per event, 0.375 less than the better trivial "
+        "On the 4,321 events of the test split it needs 2.125 nats per event, 0.375 less than the best trivial "
         "model (Gamma + bigram); the process that drew them needs 2.000." in body
     )
     assert "EHDDistiller.from_pretrained" not in body and 'from_pretrained("somebody/process"' in body

@@ -147,7 +147,7 @@ def test_the_summary_of_two_windows_by_hand():
 def test_the_process_is_judged_beside_trivial_ones_on_the_same_events():
     events = sequences((40, 30))
     rows, note = judge_process(additive(), events)
-    assert [row["model"] for row in rows] == ["Poisson + unigram", "Gamma + bigram", OURS]
+    assert [row["model"] for row in rows][::3] == ["Poisson + unigram", OURS] and "chosen_from" in rows[2]
     assert {row["num_events"] for row in rows} == {68} and all(len(row["qq"]) == 99 for row in rows)
     assert "fitted to these very events, which flatters them" in note
     assert "flatters" not in judge_process(additive(), events, train=events)[1]
@@ -156,7 +156,7 @@ def test_the_process_is_judged_beside_trivial_ones_on_the_same_events():
 def test_a_process_is_judged_where_a_trivial_model_does_not_exist():
     even = from_lists([[1.0, 2.0, 3.0]], [[0, 1, 0]], id2label=LABELS)
     rows, _ = judge_process(additive(), even)  # no gamma distribution for equal intervals
-    assert [row["model"] for row in rows] == ["Poisson + unigram", OURS]
+    assert [row["model"].split(" + ")[0] for row in rows] == ["Poisson"] * (len(rows) - 1) + [OURS]
     assert judge_process(additive(), from_lists([[1.0]], [[0]], id2label=LABELS)) == ([], "")
 
 

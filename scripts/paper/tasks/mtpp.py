@@ -36,19 +36,20 @@ def find_rows(arguments: Namespace, cache: Cache) -> Iterator[Row]:
         parse_pair(arguments.pair)  # a wrong name ends here, before anything is loaded
     checkpoints = {str(folder): checkpoint_stamp(folder) for folder in arguments.model}
     splits, stamp = load_data(arguments, "train", arguments.split)
-    models: dict[str, Any] = dict(trivial_baselines(splits["train"]))
+    test = splits[arguments.split]
+    models: dict[str, Any] = dict(trivial_baselines(test, splits["train"], splits.get("validation")))
     if arguments.data.startswith("simulated:"):
         models[TRUE_PROCESS] = TrueProcess(PROCESSES[arguments.data.partition(":")[2]]())
     models |= {name: AutoModel.from_pretrained(name) for name in checkpoints}
     for name, model in models.items():
-        check_marks(name, model, splits[arguments.split])
+        check_marks(name, model, test)
     for name, model in models.items():
         identity = stamp | checkpoints.get(name, {"checkpoint": None, "seed": None})
         row = cache(identity | {"task": "mtpp", "pair": arguments.pair, "model": name, "version": __version__})
         if row is not None:
             yield row
         else:
-            yield score_row(name, model, splits[arguments.split], arguments.pair, progress=True, **identity)
+            yield score_row(name, model, test, arguments.pair, progress=True, **identity)
 
 
 def score_row(

@@ -1,13 +1,18 @@
 """Trivial models of event sequences: what a point process must beat before it has learned anything.
 
-Intervals are independent draws of one distribution (exponential, that is a Poisson process, or gamma); marks come
-by frequency, alone (unigram) or given the mark before (bigram). All are fitted in closed form or by some Newton steps.
+Gaps between events are independent draws of one distribution (exponential, that is a Poisson process; gamma;
+log-normal; a mixture of log-normals) or follow the gap before (AR(1) in the logarithm). Marks come by frequency
+(unigram), given the mark before (bigram), or by both mixed with decaying counts of the sequence's own marks. All are
+fitted in closed form or by Newton or EM steps. Gaps and marks are independent, so the best pair is the best of each.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +21,14 @@ from ..data.sequences import EventSequences
 
 # Below this gammaincc is on its way to underflow; a continued fraction takes over.
 _SMALLEST_SURVIVAL = 1e-280
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+# A mixture: its components, gaps that EM looks at (evenly spaced in rank), and the least deviation of a component as a
+# part of that of all. A sharper one would only find rounded times; the backbone lognormmix is as sharp.
+_NUM_COMPONENTS, _MOST_GAPS, _SHARPEST = 4, 2000, 0.02
+_EQUAL = 1e-6  # deviation of the logarithms of gaps that are all the same
+# What a count of a sequence's own marks keeps per event; what a bigram may borrow from the unigram, in events; and the
+# number of events by which one and the other are weighed.
+_DECAYS, _BORROWED, _MOST_EVENTS = (0.5, 0.8, 0.95, 0.999), 4.0 ** np.arange(-2, 12), 200_000
 
 
 class EventScores(NamedTuple):
@@ -60,49 +73,242 @@ def gamma_log_survival(intervals: np.ndarray, shape: float, scale: float) -> np.
     return torch.where(survival > _SMALLEST_SURVIVAL, survival.clamp(min=_SMALLEST_SURVIVAL).log(), tail).numpy()
 
 
+def _places(sequences: EventSequences) -> np.ndarray:
+    """(N,) of each event in its sequence, from 0."""
+    return np.arange(sequences.num_events) - np.repeat(sequences.offsets[:-1], sequences.lengths)
+
+
+class Gaps(NamedTuple):
+    """Gaps before N events, none of 0, and the logarithm of the one before each, NaN where there is none."""
+
+    values: np.ndarray
+    log_before: np.ndarray
+
+
+def gaps_of(sequences: EventSequences, smallest: float) -> Gaps:
+    """Of all events; those of 0 (tied or rounded times) are raised to `smallest`: densities may be unbounded at 0."""
+    values = sequences.intervals()
+    values = np.where(values > 0, values, smallest)
+    return Gaps(values, np.where(_places(sequences) > 1, np.roll(np.log(values), 1), np.nan))
+
+
+class GapModel(Protocol):
+    def scores(self, gaps: Gaps) -> tuple[np.ndarray, np.ndarray]:
+        """Log density of each gap and log P(a longer one), (N,) each."""
+
+
+class GammaGaps(NamedTuple):
+    """Gamma with this shape and scale; exponential if the shape is 1."""
+
+    shape: float
+    scale: float
+
+    def scores(self, gaps: Gaps) -> tuple[np.ndarray, np.ndarray]:
+        x = gaps.values / self.scale
+        density = (self.shape - 1) * np.log(x) - x - math.lgamma(self.shape) - math.log(self.scale)
+        return density, gamma_log_survival(gaps.values, self.shape, self.scale)
+
+
+class LogNormalGaps(NamedTuple):
+    """A mixture of K log-normals; means and deviations are of the logarithm."""
+
+    weights: np.ndarray  # (K,)
+    means: np.ndarray
+    deviations: np.ndarray
+
+    def scores(self, gaps: Gaps) -> tuple[np.ndarray, np.ndarray]:
+        return _log_normal_scores(gaps.values, self.weights, self.means, self.deviations)
+
+
+class AutoregressiveGaps(NamedTuple):
+    """Log-normal, its mean on a line in the logarithm of the gap before; without one, as all gaps are together."""
+
+    slope: float
+    following: LogNormalGaps
+    first: LogNormalGaps
+
+    def scores(self, gaps: Gaps) -> tuple[np.ndarray, np.ndarray]:
+        before = gaps.log_before[:, None]
+        columns = [np.where(np.isnan(before), *pair) for pair in zip(self.first, self.following, strict=True)]
+        columns[1] = columns[1] + self.slope * np.nan_to_num(before)
+        return _log_normal_scores(gaps.values, *columns)
+
+
+def _log_normal_scores(
+    values: np.ndarray, weights: np.ndarray, means: np.ndarray, deviations: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of a mixture whose parameters are (K,), or (N, K)."""
+    logs = np.log(values)[:, None]
+    z = torch.from_numpy((logs - means) / deviations)
+    density = torch.from_numpy(np.log(weights / deviations) - logs - _LOG_SQRT_2PI) - z * z / 2
+    survival = torch.from_numpy(np.log(weights)) + torch.special.log_ndtr(-z)
+    return torch.logsumexp(density, 1).numpy(), torch.logsumexp(survival, 1).numpy()
+
+
+def fit_log_normals(logs: np.ndarray, number: int = 1, max_steps: int = 500) -> LogNormalGaps:
+    """Maximum likelihood of `number` components by EM, from the logarithms of gaps (n,)."""
+    logs = np.sort(logs)
+    if (spread := logs.std()) < _EQUAL:
+        raise ValueError(f"log-normal gaps must differ; got {len(logs)} whose logarithm is {logs[0]:g}.")
+    least, step = _SHARPEST * spread, 1 if number == 1 else -(-len(logs) // _MOST_GAPS)
+    logs = logs[(len(logs) - 1) % step // 2 :: step]
+    parts = np.array_split(logs, min(number, len(logs)))
+    weights, means = np.array([len(part) for part in parts]) / len(logs), np.array([part.mean() for part in parts])
+    deviations, likelihood = np.maximum([part.std() for part in parts], least), -math.inf
+    for _ in range(max_steps if number > 1 else 0):
+        joint = np.log(weights / deviations) - 0.5 * ((logs[:, None] - means) / deviations) ** 2  # (n, K)
+        highest = joint.max(1, keepdims=True)
+        shares = np.exp(joint - highest)
+        total = shares.sum(1, keepdims=True)
+        before, likelihood = likelihood, float((highest + np.log(total)).mean())
+        if likelihood - before < 1e-6:
+            break
+        shares /= total
+        mass = shares.sum(0) + 1e-9
+        weights, means = mass / mass.sum(), logs @ shares / mass
+        deviations = np.maximum(np.sqrt((shares * (logs[:, None] - means) ** 2).sum(0) / mass), least)
+    return LogNormalGaps(weights, means, deviations)
+
+
+def fit_autoregression(gaps: Gaps) -> AutoregressiveGaps:
+    """By least squares."""
+    logs, follows = np.log(gaps.values), ~np.isnan(gaps.log_before)
+    before, after = gaps.log_before[follows], logs[follows]
+    if len(before) < 3 or before.std() < _EQUAL:
+        raise ValueError(f"AR(1) needs gaps that follow gaps that differ; got {len(before)}. Give more events.")
+    slope = float(np.mean((before - before.mean()) * after) / before.var())
+    return AutoregressiveGaps(slope, fit_log_normals(after - slope * before), fit_log_normals(logs))
+
+
+def fit_gaps(sequences: EventSequences) -> tuple[float, dict[str, GapModel]]:
+    """The smallest positive gap, and the gap models by name, from the simplest on. Those that cannot be fitted are
+    left out: equal gaps have no gamma distribution, and none at all if not one is positive."""
+    scored, values = is_scored(sequences), sequences.intervals()
+    positive = values[scored & (values > 0)]
+    if not len(positive):
+        return 0.0, {}
+    gaps = Gaps(*(column[scored] for column in gaps_of(sequences, float(positive.min()))))
+    logs = np.log(gaps.values)
+    models: dict[str, GapModel] = {"Poisson": GammaGaps(1.0, float(gaps.values.mean()))}
+    fits: dict[str, Callable[[], GapModel]] = {
+        "Gamma": lambda: GammaGaps(*fit_gamma(gaps.values)),
+        "log-normal": lambda: fit_log_normals(logs),
+        "log-normal mixture": lambda: fit_log_normals(logs, _NUM_COMPONENTS),
+        "AR(1)": lambda: fit_autoregression(gaps),
+    }
+    for name, fit in fits.items():
+        with suppress(ValueError):
+            models[name] = fit()
+    return float(positive.min()), models
+
+
+class MarkModel(Protocol):
+    def probabilities(self, sequences: EventSequences, left_out: int = 0) -> np.ndarray:
+        """Of the marks that came (N,), first events' mean nothing. `left_out` = 1, of the events it was fitted to: as
+        if each of them alone had not been there."""
+
+
+class UnigramMarks(NamedTuple):
+    """By frequency, one added to every count."""
+
+    counts: np.ndarray  # (C,)
+
+    def probabilities(self, sequences: EventSequences, left_out: int = 0) -> np.ndarray:
+        return (self.counts[sequences.marks] + 1 - left_out) / (self.counts.sum() + len(self.counts) - left_out)
+
+
+class BigramMarks(NamedTuple):
+    """Given the mark before, whose counts are filled up with `borrowed` events of the unigram. The number is the
+    likeliest with each event left out, from almost none to almost nothing else: rare marks cost nothing."""
+
+    unigram: UnigramMarks
+    pairs: np.ndarray  # (P,) mark before * C + mark, of all pairs that occur, sorted
+    counts: np.ndarray  # (P,)
+    totals: np.ndarray  # (C,) events after each mark
+    borrowed: float = 1.0
+
+    def probabilities(self, sequences: EventSequences, left_out: int = 0) -> np.ndarray:
+        before = np.roll(sequences.marks, 1)
+        pairs = before * sequences.num_marks + sequences.marks
+        at = np.searchsorted(self.pairs[:-1], pairs)
+        count = np.where(self.pairs[at] == pairs, self.counts[at] - left_out, 0)
+        frequency = self.unigram.probabilities(sequences, left_out)
+        return (count + self.borrowed * frequency) / (np.maximum(self.totals[before] - left_out, 0) + self.borrowed)
+
+
+class RecentMarks(NamedTuple):
+    """The unigram, the bigram and counts of the sequence's own marks that decay at several rates, mixed."""
+
+    bigram: BigramMarks
+    weights: np.ndarray  # of these, they sum to 1
+
+    def probabilities(self, sequences: EventSequences, left_out: int = 0) -> np.ndarray:
+        return self.parts(sequences, left_out) @ self.weights
+
+    def parts(self, sequences: EventSequences, left_out: int = 0) -> np.ndarray:
+        """(N, 2 + decays) probabilities that are mixed."""
+        models = (self.bigram.unigram, self.bigram)
+        columns = [model.probabilities(sequences, left_out) for model in models]
+        return np.stack([*columns, *(own_frequency(sequences, decay) for decay in _DECAYS)], axis=1)
+
+
+def own_frequency(sequences: EventSequences, decay: float) -> np.ndarray:
+    """(N,) share of each event's mark among those before it in its sequence, an event counting `decay` ** age; 0 for
+    the first. Counts of one mark are a recursion along its events, taken in steps of 1, 2, 4, ... of them."""
+    place = _places(sequences)
+    key = np.repeat(np.arange(len(sequences)), sequences.lengths) * sequences.num_marks + sequences.marks
+    order = np.argsort(key, kind="stable")
+    age = np.diff(place[order], prepend=0)
+    factor = np.where(np.diff(key[order], prepend=-1) > 0, 0.0, decay ** np.maximum(age, 0))
+    count, step = np.ones(len(order)), 1  # the event itself, then those at most `step` before it
+    while factor.any():
+        count[step:] += factor[step:] * count[:-step]
+        factor[step:] = factor[step:] * factor[:-step]
+        step *= 2
+    frequency = np.empty(len(order))
+    frequency[order] = count - 1
+    return frequency * (1 - decay) / (decay * -np.expm1(np.maximum(place, 1) * math.log(decay)))
+
+
+def fit_marks(sequences: EventSequences) -> dict[str, MarkModel]:
+    """Mark models by name, from the simplest on, fitted to all but the first event of each sequence."""
+    scored, num_marks = is_scored(sequences), sequences.num_marks
+    previous, marks = np.roll(sequences.marks, 1)[scored], sequences.marks[scored]
+    unigram = UnigramMarks(np.bincount(marks, minlength=num_marks))
+    pairs, counts = np.unique(previous * num_marks + marks, return_counts=True)
+    bigram = BigramMarks(unigram, pairs, counts, np.bincount(previous, minlength=num_marks))
+    part = sequences.select(np.arange(0, len(sequences), -(-sequences.num_events // _MOST_EVENTS)))
+    candidates = [bigram._replace(borrowed=borrowed) for borrowed in _BORROWED]
+    bigram = max(candidates, key=lambda one: np.log(one.probabilities(part, left_out=1)[is_scored(part)]).sum())
+    parts = RecentMarks(bigram, np.empty(0)).parts(part, left_out=1)[is_scored(part)]
+    before, weights = np.zeros(parts.shape[1]), np.full(parts.shape[1], 1 / parts.shape[1])
+    while np.abs(weights - before).max() > 1e-4:  # EM, one event added to each part
+        before, weights = weights, weights * ((1 / (parts @ weights)) @ parts)
+        weights = (weights + 1) / (weights + 1).sum()
+    return {"unigram": unigram, "bigram": bigram, "own recent marks": RecentMarks(bigram, weights)}
+
+
+@dataclass(frozen=True)
 class TrivialBaseline:
-    """Independent intervals ("poisson" or "gamma") and marks ("unigram" or "bigram", counts smoothed by adding one).
+    """A gap model and a mark model, fitted; where more than a few gaps are 0 jitter the times first:
+    `sources.with_jitter`."""
 
-    A gamma density is unbounded at 0, so intervals of 0 (tied or rounded times) are raised to the smallest positive
-    interval of the training data. Where more than a few are 0 jitter the times first: `sources.with_jitter`."""
-
-    def __init__(
-        self, interval: Literal["poisson", "gamma"] = "gamma", marks: Literal["unigram", "bigram"] = "bigram"
-    ) -> None:
-        self.interval, self.marks, self.name = interval, marks, f"{interval.capitalize()} + {marks}"
-
-    def fit(self, sequences: EventSequences) -> TrivialBaseline:
-        """Fit to all but the first event of each sequence; returns itself."""
-        scored = is_scored(sequences)
-        intervals = sequences.intervals()[scored]
-        if not (intervals > 0).any():
-            raise ValueError(f"a baseline needs positive intervals; got none among {len(sequences)} sequences.")
-        self.smallest_interval = float(intervals[intervals > 0].min())
-        intervals = np.where(intervals > 0, intervals, self.smallest_interval)
-        self.shape, self.scale = fit_gamma(intervals) if self.interval == "gamma" else (1.0, float(intervals.mean()))
-        num_marks, marks = sequences.num_marks, sequences.marks[scored]
-        before = np.roll(sequences.marks, 1)[scored] if self.marks == "bigram" else np.zeros_like(marks)
-        num_rows = num_marks if self.marks == "bigram" else 1
-        smoothed = np.bincount(before * num_marks + marks, minlength=num_rows * num_marks) + 1.0
-        smoothed = smoothed.reshape(num_rows, num_marks)
-        self.mark_log_probs = np.log(smoothed / smoothed.sum(axis=1, keepdims=True))  # (C, C), or (1, C) if unigram
-        return self
+    name: str  # "Gamma + bigram"
+    gaps: GapModel
+    marks: MarkModel
+    num_marks: int
+    smallest: float  # gaps of 0 are raised to it
+    left_out: int = 0  # 1: it scores events it was fitted to, each as if its mark had not been there
+    chosen_from: Mapping[str, float] | None = None  # of the best of all pairs: NLL of every model on validation
 
     def log_prob(self, sequences: EventSequences) -> EventScores:
         """Scores of every event but the first of each sequence, each (N,)."""
-        if sequences.num_marks != self.mark_log_probs.shape[1]:
-            number = self.mark_log_probs.shape[1]
-            raise ValueError(f"the baseline was fitted on {number} marks; got sequences of {sequences.num_marks}.")
+        if sequences.num_marks != self.num_marks:
+            raise ValueError(
+                f"the baseline was fitted on {self.num_marks} marks; got sequences of {sequences.num_marks}."
+            )
         scored = is_scored(sequences)
-        intervals = sequences.intervals()
-        intervals = np.where(intervals > 0, intervals, self.smallest_interval)
-        density = (self.shape - 1) * np.log(intervals / self.scale) - intervals / self.scale
-        time_log_prob = density - math.lgamma(self.shape) - math.log(self.scale)
-        before = np.roll(sequences.marks, 1) if self.marks == "bigram" else 0
-        mark_log_prob = self.mark_log_probs[before, sequences.marks]
-        if self.interval == "gamma":
-            compensator = -gamma_log_survival(intervals, self.shape, self.scale)
-        else:
-            compensator = intervals / self.scale
-        values = (time_log_prob + mark_log_prob, time_log_prob, mark_log_prob, compensator)
+        density, survival = self.gaps.scores(gaps_of(sequences, self.smallest))
+        marks = np.log(self.marks.probabilities(sequences, self.left_out), where=scored, out=np.zeros(len(scored)))
+        values = (density + marks, density, marks, -survival)
         return EventScores(*(np.where(scored, value, np.nan) for value in values))

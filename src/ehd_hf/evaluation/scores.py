@@ -5,10 +5,10 @@ Processes are scored on whole sequences (first event excluded), trivial baseline
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,10 +17,12 @@ from tqdm.auto import tqdm
 from .. import __version__
 from ..data.sequences import EventSequences
 from ..models.point_process import MTPPModel, in_double
-from .baselines import EventScores, TrivialBaseline, is_scored
+from .baselines import EventScores, TrivialBaseline, fit_gaps, fit_marks, gaps_of, is_scored
 
 Row = dict[str, Any]
 
+# Nats per event by which a point process must beat a trivial model to count as one that knows more.
+SMALLEST_GAIN = 0.02
 MAX_TOKENS = 2**16  # events per batch, padding included: some tens of MB at the usual widths
 QQ_PROBABILITIES = np.arange(1, 100) / 100
 
@@ -32,14 +34,78 @@ class Scorer(Protocol):
     def log_prob(self, sequences: EventSequences) -> EventScores: ...
 
 
-def trivial_baselines(train: EventSequences) -> dict[str, TrivialBaseline]:
-    """Fitted baselines by name, without those that cannot be fitted: equal intervals have no gamma distribution. Two
-    are enough: a row tells intervals and marks apart."""
+def trivial_baselines(
+    test: EventSequences, train: EventSequences | None = None, validation: EventSequences | None = None
+) -> dict[str, TrivialBaseline]:
+    """Baselines to score `test`, by name: Poisson + unigram; Gamma + bigram; and, perhaps one of these, the best pair
+    of a gap model and a mark model, which has `chosen_from`. Best are the likeliest on `validation`, without it on
+    `train` itself; where three digits agree, the simpler ones. None at all if no interval is positive.
+
+    Without `train` they are fitted to `test`, which flatters them: of gaps they know a handful of parameters, while
+    each mark is predicted as if it had not been there."""
+    left_out, train = int(train is None), test if train is None else train
+    smallest, gaps = fit_gaps(train)
+    if not gaps:
+        return {}
+    marks, held_out, skipped = fit_marks(train), train, 1
+    if validation is not None and is_scored(validation).any():
+        held_out, skipped = validation, 0
+    scored, intervals = is_scored(held_out), gaps_of(held_out, smallest)
+    gap_nlls = {name: -float(model.scores(intervals)[0][scored].mean()) for name, model in gaps.items()}
+    mark_nlls = {
+        name: -float(np.log(model.probabilities(held_out, skipped)[scored]).mean()) for name, model in marks.items()
+    }
+    best = tuple(min(nlls, key=lambda name: round(nlls[name], 3)) for nlls in (gap_nlls, mark_nlls))
     fitted = {}
-    for baseline in (TrivialBaseline("poisson", "unigram"), TrivialBaseline("gamma", "bigram")):
-        with suppress(ValueError):
-            fitted[baseline.name] = baseline.fit(train)
+    for gap, mark in [("Poisson", "unigram"), ("Gamma", "bigram"), best]:
+        if gap in gaps:
+            compared = gap_nlls | mark_nlls if (gap, mark) == best else None
+            parts = (gaps[gap], marks[mark], train.num_marks, smallest, left_out, compared)
+            fitted[f"{gap} + {mark}"] = TrivialBaseline(f"{gap} + {mark}", *parts)
     return fitted
+
+
+class Standing(NamedTuple):
+    """A point process beside the best trivial model."""
+
+    best: Mapping[str, Any]
+    gain: float  # nats per event that the process needs less
+    words: str  # the same of times and marks apart, in a sentence; empty if the process does not tell them apart
+
+    @property
+    def good(self) -> bool:
+        return self.gain > SMALLEST_GAIN
+
+
+def compare_with_trivial(own: Mapping[str, Any], trivial: Sequence[Mapping[str, Any]]) -> Standing | None:
+    """How the row of a process stands beside rows of `trivial_baselines` on the same events, if there are any. Among
+    rows of which none was chosen on validation the best is the one of the least NLL."""
+    if not trivial:
+        return None
+    best = min(trivial, key=lambda row: (not row.get("chosen_from"), row["nll"]))
+    plainest = next((row for row in trivial if row["model"] == "Poisson + unigram"), best)
+    parts = []
+    for what, key, plain, name in zip(
+        ("times", "marks"),
+        ("time_nll", "mark_nll"),
+        ("a constant rate", "their frequency"),
+        best["model"].split(" + "),
+        strict=True,
+    ):
+        if own.get(key) is None:
+            return Standing(best, best["nll"] - own["nll"], "")
+        gain, rival = best[key] - own[key], f"the best trivial model ({name})"
+        if what == "marks" and plainest[key] < SMALLEST_GAIN:
+            continue  # of one kind: there is nothing to predict
+        if not plainest[key] - own[key] > SMALLEST_GAIN:
+            parts.append(f"{what} no better than by {plain}")
+        elif gain > SMALLEST_GAIN:
+            parts.append(f"{what} {math.exp(gain):.2f} times as well as by {rival}")
+        else:
+            no_better = "no better" if gain > -SMALLEST_GAIN else "worse"
+            parts.append(f"{what} better than by {plain}, but {no_better} than by {rival}")
+    words = "; ".join(parts).replace(" ", " are predicted ", 1)
+    return Standing(best, best["nll"] - own["nll"], f"{words[0].upper()}{words[1:]}.")
 
 
 def evaluate_mtpp(
@@ -50,7 +116,7 @@ def evaluate_mtpp(
     Keys: `nll`, `time_nll`, `mark_nll` (nats per event, first events excluded; None if a model does not tell times
     from marks), `num_events`; `ks` (distance of the rescaled times from Exp(1)) and `qq` (99 quantiles of them).
     `num_tied` counts scored intervals of 0: there densities are unbounded and NLLs arbitrary, so jitter the times if
-    they are more than a few.
+    they are more than a few. `chosen_from`, of the best trivial model: what it was chosen from, and its NLL there.
     """
     for name, model in models.items():
         check_marks(name, model, sequences)
@@ -59,6 +125,8 @@ def evaluate_mtpp(
         began = time.perf_counter()
         scores = score_events(model, sequences, progress=name if progress else None)
         row: Row = {"task": "mtpp", **stamp, "pair": stamp.get("pair"), "model": name, **summarize_scores(scores)}
+        if isinstance(model, TrivialBaseline) and model.chosen_from:
+            row["chosen_from"] = dict(model.chosen_from)
         yield row | {"num_tied": num_tied, "seconds": round(time.perf_counter() - began, 2), "version": __version__}
 
 

@@ -13,6 +13,7 @@ from huggingface_hub import DatasetCard, EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedConfig
 
 from ..data.export import plain_markdown
+from ..evaluation.scores import compare_with_trivial
 from ..models.hf_pipeline import TASK
 from .tables import SHORT, Column, markdown_table, verdict
 
@@ -192,7 +193,7 @@ def _process_results(rows: Sequence[Row]) -> dict[str, Any]:
     lines = [*trivial, *truth, {**own, "model": "this model"}] if own else []
     return {
         "own": own,
-        "trivial": min(trivial, key=lambda row: row["nll"], default=None),
+        "standing": compare_with_trivial(own, trivial) if own else None,
         "truth": truth[0] if truth else None,
         "process_table": _table(lines, *(Column(key, column) for key, column in columns.items())),
     }

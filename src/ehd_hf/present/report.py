@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..data.sequences import EventSequences
-from ..evaluation.scores import evaluate_mtpp, trivial_baselines
+from ..evaluation.scores import Standing, compare_with_trivial, evaluate_mtpp, trivial_baselines
 from ..evaluation.statistics import mark_shares
 from ..explain.explainer import EHDDistiller
 from ..explain.explanation import Explanation
@@ -64,6 +64,7 @@ def write_report(
     max_explanations: int = 200,
     test: Any = None,
     train: Any = None,
+    validation: Any = None,
     seed: int = 0,
     **question: Any,
 ) -> Path:
@@ -76,6 +77,7 @@ def write_report(
         max_explanations: windows that are drawn from the events, explained, summarised and shown.
         test: events to judge the point process by, those it was not trained on; by default all that are reported on.
         train: events to fit the trivial baselines on; by default those it is judged by.
+        validation: events to choose the best of them on; by default `train`.
         question: future, history, epsilon, share, size, delta, refine and progress as in `explain`.
     """
     if max_explanations < 1:
@@ -88,8 +90,8 @@ def write_report(
     explanations: list[Explanation] = answers if isinstance(answers, list) else [answers]
     if sequences.seq_ids == (0,):  # numbered by us: a name that says nothing
         explanations = [replace(one, seq_id=None) for one in explanations]
-    judged, fitted = (None if part is None else explainer.load(part) for part in (test, train))
-    rows, process_note = judge_process(explainer, sequences if judged is None else judged, fitted, seed)
+    judged, *fitted = (None if part is None else explainer.load(part) for part in (test, train, validation))
+    rows, process_note = judge_process(explainer, sequences if judged is None else judged, seed, *fitted)
     if judged is not None:
         process_note = f"{process_note} The model was not trained on these."
     name, out = type(explainer.model).__name__, Path(out)
@@ -117,14 +119,18 @@ def draw_windows(sequences: EventSequences, future: int, history: int, size: int
 
 
 def judge_process(
-    explainer: EHDDistiller, sequences: EventSequences, train: EventSequences | None = None, seed: int = 0
+    explainer: EHDDistiller,
+    sequences: EventSequences,
+    seed: int = 0,
+    train: EventSequences | None = None,
+    validation: EventSequences | None = None,
 ) -> tuple[list[Row], str]:
     """Rows of trivial baselines and of the explainer's point process on the same events, and what they were computed
     on; no rows if there are not two events in a sequence."""
     scored = _enough_events(sequences, seed)
     if not (scored.lengths > 1).any():
         return [], ""
-    models: dict[str, Any] = dict(trivial_baselines(sequences if train is None else train))
+    models: dict[str, Any] = dict(trivial_baselines(sequences, train, validation))
     rows = list(evaluate_mtpp({**models, OURS: explainer.mtpp}, scored))
     note = f"Scored on {scored.num_events:,} events of {_count(len(scored), 'sequence')}."
     if len(scored) < len(sequences):
@@ -197,7 +203,7 @@ def report_html(
     windows_shown: list[Row] = data["explanations"]
     data["calibration"] = [
         {"model": row["model"], "qq": row["qq"], "series": 2 if row["model"] == OURS else min(number, 1)}
-        for number, row in enumerate(mtpp_rows)
+        for number, row in enumerate([*mtpp_rows[:1], *mtpp_rows[1:][-2:]])  # the simplest, the best trivial one, ours
     ]
     data |= {"sizes": summary["sizes"], "reach": summary["reach"]}
     data["shares"] = [{key: plain_number(row[key]) for key in _SHARE_KEYS} for row in shown]
@@ -279,8 +285,8 @@ def _facts(summary: Row, windows: Windows, rows: Sequence[Row]) -> list[tuple[st
         recent = f"of the distilled events; {summary['is_most_recent']:.0%} of answers are just the last ones"
         facts.append(("Among the most recent", f"{summary['last_share']:.0%}", recent))
     if rows:
-        ours, best = _ours_and_best(rows)
-        more = "nats per event" if best is None else f"nats per event; best trivial model {best['nll']:.3f}"
+        ours, standing = _standing(rows)
+        more = "nats per event" + (f"; best trivial model {standing.best['nll']:.3f}" if standing else "")
         facts.append(("Point process, NLL", f"{ours['nll']:.3f}", more))
     return facts
 
@@ -305,27 +311,27 @@ def _notes(summary: Row, rows: Sequence[Row], conditioning: str) -> list[tuple[b
 
 
 def _process_notes(rows: Sequence[Row]) -> list[tuple[bool, str]]:
-    ours, best = _ours_and_best(rows)
+    ours, standing = _standing(rows)
     if ours["num_events"] < _FEW_EVENTS:
         few = f"with {_count(ours['num_events'], 'event')} to predict there are too few to judge the point process by."
         return [(True, f"{few} Its model card or its training says how good it was on more of them.")]
     notes = []
-    if best is not None and ours["nll"] >= best["nll"]:
-        trivial = f"{best['model']}, which knows next to nothing of the history"
+    if standing is not None and not standing.good:
+        trivial = f"a trivial model, {standing.best['model']}. {standing.words}".rstrip()
         little = "Its explanations then say little about these events."
-        notes.append((True, f"the point process predicts no better than {trivial}. {little}"))
-    elif best is not None:
-        gain = best["nll"] - ours["nll"]
-        notes.append((False, f"the point process beats the best trivial model by {gain:.3f} nats per event."))
+        notes.append((True, f"the point process predicts no better than {trivial} {little}"))
+    elif standing is not None:
+        better = f"the point process beats the best trivial model by {standing.gain:.3f} nats per event"
+        notes.append((False, f"{better}. {standing.words}".rstrip()))
     if ours["ks"] > _FAR_FROM_CALIBRATED:
         text = f"its times are poorly calibrated here (KS {ours['ks']:.2f}). "
         notes.append((True, f"{text}Are these events of the kind and in the unit of time that it was trained on?"))
     return notes
 
 
-def _ours_and_best(rows: Sequence[Row]) -> tuple[Row, Row | None]:
+def _standing(rows: Sequence[Row]) -> tuple[Row, Standing | None]:
     ours = next(row for row in rows if row["model"] == OURS)
-    return ours, min((row for row in rows if row is not ours), key=lambda row: row["nll"], default=None)
+    return ours, compare_with_trivial(ours, [row for row in rows if row is not ours])
 
 
 def _drawn(windows: Windows, explanations: Sequence[Explanation]) -> str:

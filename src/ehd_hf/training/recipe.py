@@ -35,7 +35,7 @@ from ..data.sequences import EventSequences, events_digest
 from ..data.splits import SPLITS, choose_window, num_windows, split_events
 from ..data.windows import EventStore, make_crops, make_windows, parse_pair, sampled
 from ..evaluation.answers import compare
-from ..evaluation.scores import evaluate_mtpp, trivial_baselines
+from ..evaluation.scores import compare_with_trivial, evaluate_mtpp, trivial_baselines
 from ..files import checkpoint_stamp, holds_nothing, locked, make_folder, remove_folder, replaced_when_done, write_text
 from ..models.distiller import DistillerModel
 from ..models.ensemble import EnsembleModel
@@ -87,11 +87,10 @@ SECONDS_BETWEEN_CHECKPOINTS = 20
 REHEARSED = 0.1  # the part of the scoring that is tried beforehand, to know how long it takes
 FEWER_THREADS = 0.9  # more threads must bring a step below this share of its time with one
 MOST_TEST_EVENTS, MOST_TEST_WINDOWS = 50_000, 200
-# Nats per event by which a model must beat the trivial ones to count as one that knows more.
-SMALLEST_GAIN = 0.02
 # Explanations this much smaller than the most recent events would have to be say more than "recently".
 LESS_THAN_RECENT = 0.95
 MODEL = "this model"
+ADVICE = "Give it more events, more minutes or another backbone, or check the columns (ehd-hf data inspect)."
 
 
 # --- the plan
@@ -248,7 +247,7 @@ def trial(splits: Splits, plan: Plan, threads: int = 0) -> Costs:
             mtpp = model if is_mtpp else mtpp
         torch.set_num_threads(chosen[-1])
         began = time.perf_counter()
-        score_model(model.eval(), splits["test"], share=REHEARSED)
+        score_model(model.eval(), {"test": splits["test"]}, share=REHEARSED)
         scoring = (time.perf_counter() - began) / REHEARSED
     torch.set_num_threads(before)
     return Costs(seconds, chosen, scoring)
@@ -413,17 +412,15 @@ def prepare(
     return run, splits
 
 
-def unseen_part(
-    out: Path, events: EventSequences, given: Splits | None = None
-) -> tuple[EventSequences, EventSequences | None] | None:
-    """The test and training splits: those `given`; or those of the model in `out`, if these events trained it."""
+def unseen_part(out: Path, events: EventSequences, given: Splits | None = None) -> Splits | None:
+    """The splits whose test part the model in `out` has not seen: those `given`; or those it was trained on, if these
+    events trained it."""
     if given is not None and "test" in given:
-        return given["test"], given.get("train")
+        return given
     run = Run.load(out / PLAN_FILE) if (out / PLAN_FILE).is_file() else None
     if run is None or run.request.get("events") != events_digest(events):
         return None
-    splits, _ = split_events(events, sum(run.plan.window), run.plan.seed)
-    return splits["test"], splits["train"]
+    return split_events(events, sum(run.plan.window), run.plan.seed)[0]
 
 
 # --- training
@@ -507,7 +504,7 @@ def carry_out(
         _put_in_place(folder, out)
         tell("Judging it by sequences it has not seen ...")
         stamp = {"data": run.data, "split": "test", **checkpoint_stamp(folder)}
-        rows = score_model(_open(folder).eval(), splits["test"], train=splits["train"], **stamp)
+        rows = score_model(_open(folder).eval(), splits, **stamp)
         write_text(out / RESULTS_FILE, "".join(json.dumps(row) + "\n" for row in rows))
         run = replace(run, compared=session.compared(), finished=True)
         kept = session.kept()
@@ -649,23 +646,17 @@ def describe_choice(compared: Mapping[str, float]) -> str:
 # --- the verdict
 
 
-def score_model(
-    model: DistillerModel | MTPPModel,
-    test: EventSequences,
-    *,
-    train: EventSequences | None = None,
-    share: float = 1.0,
-    **stamp: Any,
-) -> list[Row]:
-    """Rows of the point process beside trivial baselines; if its window is known, also of explanations beside the most
-    recent events, by the distiller or, without one, by integrated gradients.
+def score_model(model: DistillerModel | MTPPModel, splits: Splits, *, share: float = 1.0, **stamp: Any) -> list[Row]:
+    """Rows of the point process beside trivial baselines on the split test; if its window is known, also of
+    explanations beside the most recent events, by the distiller or, without one, by integrated gradients.
 
-    Of very many events a part is scored; `share`: only so much of it. The baselines are fitted to `train`, or to
-    `test`, which flatters them.
+    Of very many events a part is scored; `share`: only so much of it. The baselines are fitted to the split train and
+    chosen on validation; without train they are fitted to test itself, which flatters them.
     """
+    test = splits["test"]
     last = int(np.searchsorted(np.cumsum(test.lengths), share * min(MOST_TEST_EVENTS, test.num_events)))
     part = test.select(np.arange(min(len(test), last + 1)))
-    models: dict[str, Any] = dict(trivial_baselines(test if train is None else train))
+    models: dict[str, Any] = dict(trivial_baselines(test, splits.get("train"), splits.get("validation")))
     distiller, mtpp = (model, model.mtpp) if isinstance(model, DistillerModel) else (None, model)
     rows = list(evaluate_mtpp({**models, MODEL: mtpp}, part, **stamp))
     config: Any = model.config
@@ -684,7 +675,7 @@ def score_model(
 
 
 class Verdict(NamedTuple):
-    """How good a model is, in a sentence; what to do next; and whether it knows more than averages."""
+    """How good a model is, in a sentence; what to do next; and whether it predicts better than trivial models."""
 
     sentence: str
     advice: str
@@ -693,33 +684,29 @@ class Verdict(NamedTuple):
 
 def judge(rows: Sequence[Row]) -> Verdict:
     """The rows of `score_model` in words."""
-    nll = {row["model"]: row["nll"] for row in rows if row["task"] == "mtpp"}
-    own = nll.pop(MODEL)
-    best, best_nll = min(nll.items(), key=lambda item: item[1], default=("", math.nan))
-    if not best_nll - own > SMALLEST_GAIN:
-        averages = f"; {best} {best_nll:.3f}" if best else ""
+    *trivial, own = (row for row in rows if row["task"] == "mtpp")
+    standing = compare_with_trivial(own, trivial)
+    if standing is None:
         return Verdict(
-            f"It predicts these events no better than averages do (NLL {own:.3f}{averages}): its explanations would "
-            "mean nothing.",
-            "Give it more events or more minutes, check the columns (ehd-hf data inspect), or accept that "
-            "these events do not depend on those before them.",
-            False,
+            "No trivial model can be fitted to compare it with: no two events differ in time.", ADVICE, False
         )
-    sentence = (
-        f"Each unseen event is {math.exp(best_nll - own):.2f} times as likely under it as under the better of two "
-        f"trivial models (NLL {own:.3f} against {best_nll:.3f})"
-    )
+    numbers = f"(NLL {own['nll']:.3f} against {standing.best['nll']:.3f}). {standing.words}".rstrip()
+    if not standing.good:
+        sentence = f"It predicts these events no better than a trivial model does, {standing.best['model']} {numbers} "
+        return Verdict(f"{sentence}Its explanations would say little about these events.", ADVICE, False)
+    sentence = f"Each unseen event is {math.exp(standing.gain):.2f} times as likely under it as under the best "
+    sentence += f"trivial model, {standing.best['model']} {numbers}"
     explained = {row["solver"]: row for row in rows if row["task"] == "explain"}
     recent = explained.pop("recency", None)
     if not explained:
-        return Verdict(f"{sentence}; explanations were not tried.", "Try some with ehd-hf explain.", True)
+        return Verdict(f"{sentence} Explanations were not tried.", "Try some with ehd-hf explain.", True)
     (distilled,) = explained.values()
     if distilled["explains_nothing"] >= 1 or recent is None:
-        sentence += ", but no past event helps to predict the next ones."
+        sentence += " But no past event helps to predict the next ones."
         return Verdict(sentence, "Ask about a shorter future, such as 1 event, or train on longer histories.", False)
     history = distilled["pair"].split("-")[1]
     target = f"{distilled['share']:.0%} of what they explain" if distilled["share"] is not None else "the future"
-    sentence += f"; {distilled['size']:.1f} of {history} past events carry {target}, "
+    sentence += f" {distilled['size']:.1f} of {history} past events carry {target}, "
     if distilled["size"] < LESS_THAN_RECENT * recent["size"]:
         sentence += f"where the most recent ones would have to be {recent['size']:.1f}."
     else:
