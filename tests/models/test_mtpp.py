@@ -10,7 +10,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
 from scipy import stats
-from transformers import AutoConfig, AutoModel
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModel
 
 import helpers
 from ehd_hf.data.synthetic import simulated_splits
@@ -21,6 +21,8 @@ from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.gated_lstm import GatedHistoryEncoder, _GatedLSTM, gate_padding, last_kept_times
 from ehd_hf.models.hawkes import HawkesConfig, HawkesModel
 from ehd_hf.models.lognormmix import LogNormMixConfig, LogNormMixModel
+from ehd_hf.models.point_process import MTPPConfig
+from ehd_hf.training.recipe import choose_backbones
 from helpers import AdditiveMTPP, PoissonMTPP, log_grid, random_events, slow_batch_log_prob, wild
 
 C = 6  # marks
@@ -619,6 +621,15 @@ def test_a_config_is_stored_with_its_names_and_unknown_keys_fail(tmp_path):
         FullyNNConfig(paged_kernels=None)
     with pytest.raises(ValueError, match="of type 'lognormmix'; got one of type 'fullynn'"):
         LogNormMixConfig.from_pretrained(tmp_path)
+
+
+def test_a_backbone_that_registers_itself_can_be_named_for_training(monkeypatch):
+    monkeypatch.setattr(CONFIG_MAPPING, "_extra_content", dict(CONFIG_MAPPING._extra_content))
+    new = type("NewConfig", (MTPPConfig,), {"model_type": "new_backbone"})
+    with pytest.raises(ValueError, match="must be auto or one of .*got 'new_backbone'"):
+        choose_backbones("new_backbone")
+    AutoConfig.register("new_backbone", new)
+    assert choose_backbones("new_backbone,hawkes") == ["new_backbone", "hawkes"]
 
 
 def test_a_checkpoint_that_lacks_a_weight_leaves_the_others_as_stored(tmp_path):

@@ -37,7 +37,7 @@ from ..evaluation.answers import compare
 from ..evaluation.scores import evaluate_mtpp, trivial_baselines
 from ..files import checkpoint_stamp, holds_nothing, locked, make_folder, remove_folder, replaced_when_done, write_text
 from ..models.distiller import DistillerModel
-from ..models.point_process import MTPPModel
+from ..models.point_process import MTPPConfig, MTPPModel
 from ..models.question import Question
 from .trainer import Trainer, TrainingArguments, Watch, interrupts_held, log_line, reopen, seconds_spent
 
@@ -62,7 +62,7 @@ DISTILLERS: dict[str, Config] = {
     "ehd": {"model_type": "ehd_distiller"},
     "none": {},
 }
-# The point processes to choose from, of those that transformers knows. auto: the first, then the second.
+# The point processes that are named first, of those that transformers knows. auto: the first, then the second.
 BACKBONES, AUTO = ("hawkes", "lognormmix", "fullynn", "attention"), ("hawkes", "lognormmix")
 # Widths of those that have one, by the number of events to train on.
 WIDTHS = {0: 32, 30_000: 64, 100_000: 96}
@@ -148,11 +148,19 @@ class Plan:
 
 def choose_backbones(asked: str) -> list[str]:
     """The model types of "auto", of one name or of several with commas between them."""
-    available = [name for name in BACKBONES if name in CONFIG_MAPPING]
+    registered = [kind.model_type for kind in _kinds(MTPPConfig) if kind.model_type in CONFIG_MAPPING]
+    available = list(dict.fromkeys([name for name in BACKBONES if name in registered] + registered))
     names = [name for name in AUTO if name in available] if asked == "auto" else asked.split(",")
     if unknown := [name for name in names if name not in available]:
         raise ValueError(f"backbone must be auto or one of {', '.join(available)}; got {unknown[0]!r}. Take auto.")
     return list(dict.fromkeys(names))
+
+
+def _kinds(parent: type[Any]) -> Iterator[type[Any]]:
+    """The classes below a class."""
+    for kind in parent.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
 
 
 def choose_width(num_events: int) -> int:
