@@ -302,24 +302,6 @@ def test_survival_adds_the_compensator_to_the_first_future_event_alone(model, ke
     torch.testing.assert_close(conditioned[1:], paper[1:])
 
 
-@pytest.mark.parametrize("kept", [[], [0, 1], [0, 1, 2]])
-def test_density_after_the_split_integrates_to_one_given_survival(model, kept):
-    taus, weights = log_grid(1e-9, 1e5, 1200)
-    num = len(taus)
-    times = torch.cat([torch.tensor([[0.3, 0.3, 1.1]], dtype=torch.float64).expand(num, -1), 1.7 + taus[:, None]], 1)
-    keep = torch.zeros(num, 4, dtype=torch.float64)
-    keep[:, kept] = 1
-    split = torch.full((num,), 1.7, dtype=torch.float64)
-    mass = 0.0
-    with torch.no_grad():
-        for mark in range(C):
-            marks = torch.tensor([[1, 2, 4, mark]]).expand(num, -1)
-            mask = torch.ones(num, 4, dtype=torch.bool)
-            output = model.event_log_prob(times, marks, mask, keep=keep, survived_until=split, num_last=1)
-            mass += (output.log_prob[:, 0].exp() * weights).sum().item()
-    assert abs(mass - 1) < 1e-3
-
-
 # shapes and edges
 
 
