@@ -22,11 +22,10 @@ from ehd_hf import EHDDistiller, load_events, load_windows
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.reading import read_events
 from ehd_hf.data.sources import load_source
-from helpers import easytpp_events, tiny_fullynn
+from helpers import tiny_fullynn
 
 OURS = Path(ehd_hf.__file__).parent
 GOOD = [(0.5, "a"), (1.0, "b"), (2.0, "a"), (3.5, "c")]
-LATER = [(4.0, "b"), (9.0, "a")]
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +94,9 @@ BAD_EVENTS = {
 TAKERS = {
     "load_windows": lambda explainer, source: load_windows(source, "1-1"),
     "explain": lambda explainer, source: explainer.explain(source, future=1),
-    "explain, history apart": lambda explainer, source: explainer.explain(history=source, future=LATER),
     "explain, future apart": lambda explainer, source: explainer.explain(history=GOOD, future=source),
     "attribute": lambda explainer, source: explainer.attribute(source, future=1),
     "a stream": lambda explainer, source: explainer(iter([source]), future=1),
-    "load": lambda explainer, source: explainer.load(source),
 }
 
 
@@ -215,17 +212,6 @@ def test_damaged_metadata_beside_a_parquet_schema_is_ignored(tmp_path, metadata)
     both = {b"huggingface": metadata, b"ehd_hf": metadata}
     pq.write_table(table.replace_schema_metadata(both), tmp_path / "x.parquet")
     assert load_events(tmp_path / "x.parquet").num_marks == 2
-
-
-@pytest.mark.parametrize(
-    "row",
-    [3, None, {}, {"time_since_start": 3, "type_event": [1]}, {"time_since_start": [1.0], "type_event": "x"}]
-    + [{"time_since_start": [1.0], "type_event": [0], "dim_process": count} for count in ("x", -1, 2**63, 1e999)]
-    + [{"time_since_start": [1.0, 2.0], "type_event": [0, 1], "time_since_last_event": [0.0, float("nan")]}]
-    + [{"time_since_start": [["x"]], "type_event": [[0]], "time_since_last_event": [0.0]}],
-)
-def test_bad_easytpp_rows_are_refused(row):
-    assert refusal(lambda: easytpp_events([row]))
 
 
 # --- arguments of the doors of this folder

@@ -5,9 +5,11 @@ make a command quick enough for a test; or `<!-- not run: why -->`.
 """
 
 import importlib
+import inspect
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +20,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from typer.testing import CliRunner
 
 from ehd_hf.cli import app
+from ehd_hf.explain.explainer import load_example
 from ehd_hf.explain.explanation import FIELDS
 from ehd_hf.solvers import base as solvers
 from ehd_hf.training import recipe
@@ -172,8 +175,8 @@ def test_files_named_on_a_page_exist(page):
     assert not missing, f"{page.name} names {', '.join(sorted(missing))}"
 
 
-def resolves(name):
-    """Whether `ehd_hf.<name>` is a module, or an attribute of one."""
+def resolve(name):
+    """What `ehd_hf.<name>` is, a module or an attribute of one; None if there is no such thing."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:
@@ -181,25 +184,44 @@ def resolves(name):
         except ModuleNotFoundError:
             continue
         for part in parts[length:]:
-            if not hasattr(value, part):
-                return False
-            value = getattr(value, part)
-        return True
-    return False
+            value = getattr(value, part, None)
+        return value
+    return None
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=by_name)
 def test_functions_named_on_a_page_exist(page):
     named = re.findall(rf"`((?:(?:{FOLDERS})|cli|files)(?:\.\w+)+)`", page.read_text(encoding="utf-8"))
-    missing = sorted(name for name in set(named) if name != "files.py" and name != "cli.py" and not resolves(name))
+    missing = sorted(name for name in set(named) if name != "files.py" and name != "cli.py" and resolve(name) is None)
     assert not missing, f"{page.name} names {', '.join(missing)}"
 
 
-def test_the_way_of_an_event_is_told_by_functions():
+def test_the_tree_names_all_that_the_package_holds():
+    tree = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("```")[1]
+    parts = {path.name + "/" * path.is_dir() for path in (ROOT / "src" / "ehd_hf").iterdir() if path.name[0] != "."}
+    assert parts - {"__pycache__/", "py.typed"} == set(
+        re.findall(r"(?:^  |(?<=py) )([\w.]+(?:/|\.py))", tree, re.MULTILINE)
+    )
+
+
+def test_the_way_of_an_event_is_told_by_functions_that_run(empty_folder):
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     hops = [line for line in text.splitlines() if re.match(r"\| \d+ \|", line)]
     assert len(hops) >= 12
-    assert all(re.search(rf"\| `(?:(?:{FOLDERS})\.\w+|cli)\.\w+", hop) for hop in hops)
+    load_example("incidents").to_csv("events.csv", index=False)
+    ran = set()
+    sys.setprofile(lambda frame, event, _: ran.add(frame.f_code) if event == "call" else None)
+    try:
+        for command in ("explain incidents events.csv", "report incidents events.csv --max-explanations 1"):
+            assert CliRunner().invoke(app, command.split()).exit_code == 0
+    finally:
+        sys.setprofile(None)
+    called = {(code.co_filename, code.co_qualname) for code in ran}
+    called |= {(file, name.rpartition(".")[0]) for file, name in called}  # a class runs with its methods
+    for hop in hops:
+        told = {name: resolve(name) for name in re.findall(rf"`((?:{FOLDERS}|cli)\.[\w.]+)`", hop)}
+        places = {name: (inspect.getfile(inspect.unwrap(one)), one.__qualname__) for name, one in told.items()}
+        assert told and not [name for name, place in places.items() if place not in called], hop
 
 
 def commands_of(group, words=()):

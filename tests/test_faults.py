@@ -141,30 +141,6 @@ def test_training_killed_at_random_moments_ends_as_if_nothing_had_happened(tmp_p
 
 
 @pytest.mark.slow
-def test_an_evaluation_killed_at_random_moments_has_every_row_once(tmp_path):
-    train(tmp_path, TINY, "mtpp")
-    train(tmp_path, distiller_config(tmp_path, "ehd_distiller"), "model")
-
-    def command(place):
-        words = ["--model", tmp_path / "model", "--data", "simulated:incident", "--limit", "150", "--batch-size", "1"]
-        words += ["--tasks", "distiller", "ehed", "emhd", "--out", place / "rows.jsonl", "--solvers"]
-        words += ["greedy_search", "random_distillation", "leave_one_out", "integrated_gradient", "shapley"]
-        return [sys.executable, str(SCRIPTS / "paper" / "evaluate.py"), *map(str, words)]
-
-    for name in ("whole", "broken"):
-        (tmp_path / name).mkdir()
-    seconds = seconds_of(command(tmp_path / "whole"))
-    killed_again_and_again(lambda: command(tmp_path / "broken"), tmp_path / "broken", 7, seconds, most=2)
-    rows = {}
-    for name in ("whole", "broken"):
-        assert [path.name for path in (tmp_path / name).iterdir()] == ["rows.jsonl"]
-        lines = (tmp_path / name / "rows.jsonl").read_text().splitlines()
-        parsed = [json.loads(line) for line in lines]
-        rows[name] = [{key: row[key] for key in row if "second" not in key and key != "command"} for row in parsed]
-    assert rows["broken"] == rows["whole"] and len(rows["whole"]) == 15
-
-
-@pytest.mark.slow
 def test_ehd_hf_train_killed_at_random_moments_ends_as_if_nothing_had_happened(tmp_path):
     example_log(60, 0).to_csv(tmp_path / "log.csv", index=False)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -226,13 +202,3 @@ def test_two_trainings_into_one_folder_are_refused_and_the_first_goes_on(tmp_pat
                 trainer(tmp_path / "run").train(resume=resume)
     trainer(tmp_path / "run").train(resume=True)
     assert (tmp_path / "run" / "log.jsonl").read_bytes() == (tmp_path / "whole" / "log.jsonl").read_bytes()
-
-
-def test_two_evaluations_into_one_file_are_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(SCRIPTS / "paper")
-    import evaluate
-
-    rows = tmp_path / "rows.jsonl"
-    with locked(rows):
-        assert evaluate.main(["--model", "any", "--data", "any", "--out", str(rows)]) == 2
-    assert "one writer at a time" in capsys.readouterr().err

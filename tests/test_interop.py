@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ehd_hf.data.reading import read_events
-from ehd_hf.explain.explainer import EHDDistiller, load_example
+from ehd_hf.explain.explainer import EHDDistiller
 from ehd_hf.explain.explanation import explanations_to_frame
 from helpers import AdditiveMTPP
 
@@ -95,13 +95,6 @@ def test_several_sequences_give_several_arrays(explainer):
     assert isinstance(explainer.attribute([OTHER], future=3), list)
     with pytest.raises(ValueError, match="orders all events, such as backward_elimination.*got 'random_distillation'"):
         explainer.attribute(EVENTS, method="random_distillation")
-
-
-def test_a_distiller_attributes_by_its_own_scores(bundled):
-    events = load_example("incidents")
-    scores = bundled.attribute(events)
-    answer = bundled.explain(events, refine="prune")
-    assert scores[: len(answer.history)] == pytest.approx([event.score for event in answer.history], abs=1e-5)
 
 
 # --- tables and files

@@ -85,14 +85,6 @@ def test_pickled_weights_are_refused_and_not_opened(folder, sentinel, opener, na
         OPENERS[opener](str(folder))
 
 
-@pytest.mark.parametrize("opener", OPENERS)
-def test_a_sound_pickle_is_refused_too(folder, model, opener):
-    (folder / "model.safetensors").unlink()
-    torch.save(model.state_dict(), folder / "pytorch_model.bin")
-    with pytest.raises((ValueError, OSError), match="safetensors"):
-        OPENERS[opener](str(folder))
-
-
 @pytest.mark.parametrize("opener", ["EHDDistiller.from_pretrained", "EHDDistiller.from_mtpp"])
 def test_weights_that_are_missing_are_not_made_up(folder, opener):
     weights = load_file(folder / "model.safetensors")

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from transformers import AutoConfig, AutoModel
 
@@ -125,14 +124,6 @@ def test_a_distiller_trains_on_windows_that_datasets_hosts(script, folder, strea
     assert (hosted == cut) == (streaming == "false")  # the same batches; a stream is shuffled within a buffer
 
 
-def test_a_seed_decides_the_model(script, folder):
-    for out, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        assert script.main(["--config", "tiny.yaml", "--training.out", out, "--training.seed", seed]) == 0
-    weights = [AutoModel.from_pretrained(folder / out).state_dict() for out in "abc"]
-    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
-    assert not torch.equal(weights[0]["amplitude.weight"], weights[2]["amplitude.weight"])
-
-
 def test_a_config_may_say_only_what_differs_from_its_base(script, folder):
     (folder / "small.yaml").write_text("base: tiny.yaml\ntraining: {steps: 3, out: other}\n")
     config, arguments = script.read_config(["--config", "small.yaml", "--training.seed", "5", "--resume"])
@@ -172,10 +163,7 @@ def without(section, name=None):
     "arguments, said",
     [
         (["--training.stepz", "5"], "unknown stepz"),
-        (["--data.sauce", "x"], "unknown sauce"),
-        (["--model.hiden_size", "4"], "unknown hiden_size"),
         (["--modell.hidden_size", "4"], "section.*modell"),
-        (["--hidden_size", "4"], "section.*hidden_size"),
         (["--training.steps"], "training.steps"),
         (["--task.x", "5"], "task"),
         (["--model.model_type", "fulynn"], "fulynn"),
@@ -200,15 +188,11 @@ def test_a_bad_command_line_is_refused_and_writes_nothing(script, folder, capsys
     "text, said",
     [
         ("", "empty.yaml|section"),
-        ("- a\n- b\n", "section"),
         ("task: [mtpp\n", "YAML|yaml"),
         (yaml.safe_dump(without("training")), "training"),
         (yaml.safe_dump({**TINY, "task": "mptp"}), "mtpp.*distiller.*mptp"),
-        (yaml.safe_dump(without("training", "out")), "out"),
-        (yaml.safe_dump(without("data", "crop_length")), "crop_length"),
         (yaml.safe_dump(without("data", "process")), "process"),
         (yaml.safe_dump(without("model", "model_type")), "model_type"),
-        (yaml.safe_dump({**TINY, "trainer": {"steps": 3}}), "trainer"),
         (yaml.safe_dump({**TINY, "data": {"source": "nowhere", "crop_length": 8}}), "nowhere"),
         (yaml.safe_dump({**TINY, "data": {**TINY["data"], "num_sequences": {"train": 9}}}), "validation"),
         ("base: missing.yaml\n", "missing.yaml"),

@@ -34,6 +34,8 @@ EXPLAINED = Path(__file__).with_name("mutants.md")
 GATE = "gates or lstm or gradients or last_kept"
 TARGETS: dict[str, tuple[list[str], list[str]]] = {
     "perplexity": ([], ["test_perplexity.py", "test_window_question.py"]),
+    "question": ([], ["test_window_question.py", "../explain/test_explanation.py"]),
+    "window": ([], ["test_window_question.py", "test_perplexity.py"]),
     "rebuild": ([], ["test_rebuild.py", "test_perplexity.py"]),
     "gated_lstm": (
         ["gate_padding", "last_kept_times", "_GatedLSTM.forward", "_GatedLSTM.backward"],

@@ -5,8 +5,10 @@ Reads arguments, asks the modules, prints. torch and transformers load when a co
 
 from __future__ import annotations
 
+import atexit
 import errno
 import functools
+import gc
 import itertools
 import json as json_module
 import math
@@ -37,6 +39,10 @@ EVENTS_SHOWN, ROWS_SHOWN = 30, 20
 # What the package calls by its role, and the option that names it.
 FLAGS = {"the time column": "--time", "the mark column": "--mark", "the sequence column": "--sequence"}
 FLAGS |= {"time_format": "--time-format", "max_marks": "--max-marks", "max_events": "--max-events"}
+
+# Nothing is collected on the way out: with thousands of modules that takes seconds, in which Ctrl-C kills a command
+# that is done.
+atexit.register(gc.freeze)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at a table of events, or write one to try.")

@@ -13,7 +13,6 @@ import pytest
 from ehd_hf.data.reading import read_events
 from ehd_hf.data.sequences import find_sequence, load_events, load_splits
 from ehd_hf.data.tables import column_names
-from helpers import from_lists
 
 # Two users by hand: "b" has 3 events (two of them tied), "a" has 2.
 ROWS = [("b", 1.0, "stop"), ("a", 0.5, "go"), ("b", 4.0, "go"), ("b", 4.0, "wait"), ("a", 2.5, "stop")]
@@ -131,17 +130,6 @@ def test_starts_give_the_first_interval():
     np.testing.assert_array_equal(events.intervals(), [2.0, 1.0, 0.0])
     long = load_events(LONG.assign(begin=[0.5, 0.25, 0.5, 0.5, 0.25]), start="begin")
     np.testing.assert_array_equal(long.starts, [0.5, 0.25])
-
-
-def test_from_lists_equals_load_events_on_numbers():
-    times, marks = [[1.0, 2.0, 2.0], [7.0]], [[0, 3, 1], [2]]
-    lists = from_lists(times, marks, seq_ids=["p", "q"], starts=[0.0, np.nan], time_unit="min")
-    loaded = load_events({"seq_id": ["p", "q"], "times": times, "marks": marks, "s": [0.0, None]}, start="s")
-    for name in ("times", "marks", "offsets", "starts"):
-        np.testing.assert_array_equal(getattr(lists, name), getattr(loaded, name))
-    assert lists.id2label == loaded.id2label and lists.seq_ids == loaded.seq_ids and lists.time_unit == "min"
-    chosen = lists.select([1])
-    assert chosen.seq_ids == ("q",) and chosen[-1][0].tolist() == [7.0]
 
 
 @pytest.mark.parametrize(

@@ -128,12 +128,6 @@ def test_a_later_file_may_write_its_times_otherwise(tmp_path, later):
     )
 
 
-def test_an_ambiguous_writing_is_remembered(tmp_path):
-    trained = read_events(log(tmp_path / "log.csv", ["03/28/2026", "03/30/2026"]), **NAMES).reading
-    events = read_events(log(tmp_path / "later.csv", ["03/04/2026", "05/06/2026"]), reading=trained).events
-    assert str(events.select([0]).shown_times()[0])[:10] == "2026-03-04"
-
-
 # --- columns and rows
 
 

@@ -140,14 +140,6 @@ def test_a_python_2_pickle_with_byte_strings_and_old_numpy_names_is_read(tmp_pat
     assert (events.marks.tolist(), events.num_marks) == ([3], 5)
 
 
-def test_big_endian_scalars_keep_their_value(tmp_path):
-    raw = pickle.dumps(hawkes_pickle(ROWS[1:], np.float64))
-    swapped = raw.replace(b"<", b">").replace(np.float64(0.5).tobytes(), np.float64(0.5).tobytes()[::-1])
-    assert swapped.count(b">") == raw.count(b"<") > 0
-    (tmp_path / "x.pkl").write_bytes(swapped)
-    assert from_neural_hawkes(tmp_path / "x.pkl")["train"].times.tolist() == [0.5]
-
-
 def test_in_a_folder_each_pickle_gives_its_own_split(tmp_path):
     everything = hawkes_pickle(ROWS) | {"dev": hawkes_pickle(ROWS[1:])["train"]}
     for name in ("train", "dev"):
@@ -190,50 +182,18 @@ INNER = len(INNER).to_bytes(4, "little") + INNER
     ("program", "message"),
     [
         (DTYPE + b"X\x01\x00\x00\x00OK\x00K\x01\x87R.", "the numpy type 'O'"),
-        (DTYPE + b"X\x02\x00\x00\x00O8K\x00K\x01\x87R.", "the numpy type 'O8'"),
         (DTYPE + b"X\x05\x00\x00\x00f8,O8\x85R.", "the numpy type 'f8,O8'"),
-        (DTYPE + b"](e\x85R.", "the numpy type"),
         (SCALAR + b"X\x01\x00\x00\x00OB" + INNER + b"\x86R.", "a numpy scalar of str"),
         (SCALAR + DTYPE + b"X\x02\x00\x00\x00f8\x85RB\x02\x00\x00\x00ab\x86R.", "plain lists"),
         (ENCODE + b"X\x01\x00\x00\x00aX\x03\x00\x00\x00rot\x86R.", "text in the encoding 'rot'"),
-        (ENCODE + b"X\x01\x00\x00\x00a\x85R.", "missing 1 required positional argument"),
-        (DTYPE + b")\x81.", "must be a type"),
         (b"cnumpy\ndtype.mro\n.", r"import numpy\.dtype\.mro"),
         (b"cnumpy.core.multiarray\n_reconstruct\n.", r"import numpy\.core\.multiarray\._reconstruct"),
         (b"\x80\x04}(K\x01", "plain lists"),
-        (b"", "plain lists"),
     ],
 )
 def test_strange_requests_through_the_few_allowed_names_are_refused(tmp_path, program, message):
     file = tmp_path / "odd.pkl"
     file.write_bytes(program)
-    with pytest.raises(ValueError, match=message):
-        from_neural_hawkes(file)
-
-
-def test_a_pickle_cannot_alter_the_reader_for_the_next_one(tmp_path):
-    file = tmp_path / "first.pkl"
-    # setattr(<what the pickle got for numpy.dtype>, "__defaults__", (1, 2))
-    state = b"N}X\x0c\x00\x00\x00__defaults__K\x01K\x02\x86s\x86b."
-    file.write_bytes(DTYPE + state)
-    with pytest.raises(ValueError, match="dict of splits"):
-        from_neural_hawkes(file)
-    file.write_bytes(pickle.dumps(hawkes_pickle(ROWS, np.float64, np.int64)))
-    assert_rows(from_neural_hawkes(file)["train"])
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ([1, 2], "must be a dict of splits"),
-        ({"train": [[{"time": 1.0}]]}, "must be a dict of splits.*KeyError"),
-        ({"train": [3]}, "must be a dict of splits"),
-        ({"dim_process": 3, "train": []}, "must hold sequences under train, dev or test; got dim_process, train"),
-    ],
-)
-def test_harmless_pickles_of_another_layout_are_explained(tmp_path, content, message):
-    file = tmp_path / "train.pkl"
-    file.write_bytes(pickle.dumps(content))
     with pytest.raises(ValueError, match=message):
         from_neural_hawkes(file)
 
@@ -259,20 +219,6 @@ def test_seismic_cascades_become_sequences_with_follower_classes_as_marks(tmp_pa
     assert [sequences.id2label[mark] for mark in sequences.marks] == [names[m] for m in (2, 0, 1, 1, 2, 0, 1, 2)]
     other = load_events(seismic(tmp_path, first=(5, 1), last=(6, 1), classes=(1000,)))
     assert [times.tolist() for times, _ in other] == [[1, 30], [0]] and other.num_marks == 2
-
-
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({"last": (3, 9)}, r"rows 1\.\.8 of .*; got 4\.\.9 for tweet 55"),
-        ({"last": (3, 7.5)}, r"rows 1\.\.8 of"),
-        ({"last": (3, "x")}, "column end_ind of .* must hold numbers"),
-        ({"classes": (5, 5)}, "increasing boundaries"),
-    ],
-)
-def test_bad_seismic_tables_are_refused(tmp_path, keywords, message):
-    with pytest.raises(ValueError, match=message):
-        seismic(tmp_path, **keywords)
 
 
 # plain and known folders

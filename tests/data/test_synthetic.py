@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ehd_hf.data.synthetic import PROCESSES, HawkesProcess, delayed_hawkes, exponential_hawkes
+from ehd_hf.data.synthetic import PROCESSES, HawkesProcess, delayed_hawkes
 
 
 def simulate_poisson(rates, horizon, num_sequences, generator, labels=None):
@@ -71,27 +71,6 @@ def test_parents_are_earlier_in_the_same_sequence_and_allowed(make):
 
 
 # ready-made processes and bad input
-
-
-def test_the_delayed_process_is_the_one_of_the_findings():
-    process = delayed_hawkes()
-    np.testing.assert_array_equal(process.base_rates, [0.12, 0.12, 0.02, 0.02, 0.3, 0.3])
-    edges = {(0, 2): 1.2, (1, 3): 1.2, (2, 0): 0.25, (3, 1): 0.25}
-    assert {tuple(edge): process.branching[tuple(edge)] for edge in np.argwhere(process.branching).tolist()} == edges
-    assert (process.shape == 6).all() and (process.scale == 0.5).all()
-    immediate = exponential_hawkes()
-    np.testing.assert_array_equal(immediate.branching, process.branching)
-    assert (immediate.shape == 1).all() and (immediate.scale == 0.5).all()
-
-
-def test_distractors_of_the_incident_log_neither_cause_nor_follow_anything():
-    process = PROCESSES["incident"]()
-    distractors = [process.labels.index(name) for name in ("health check", "user login")]
-    assert not process.branching[distractors].any() and not process.branching[:, distractors].any()
-    others = [mark for mark in range(process.num_marks) if mark not in distractors]
-    assert (process.branching[others].any(axis=1) | process.branching[:, others].any(axis=0)).all()
-    sequences = process.simulate(120.0, 2, generator()).sequences
-    assert (sequences.time_unit, sequences.id2label[0]) == ("h", "deploy")
 
 
 @pytest.mark.parametrize(

@@ -164,13 +164,6 @@ def test_lines_of_sequences_and_folders_of_files_are_read_in_order(explainer, se
     check(tmp_path / "out", ends_of(explainer, sequences))
 
 
-def test_one_log_without_ids_is_one_sequence(explainer, sequences, tmp_path):
-    times, marks = sequences[3]
-    pd.DataFrame({"time": times, "mark": marks}).to_csv(tmp_path / "log.csv", index=False)
-    done = explain_many(explainer, tmp_path / "log.csv", tmp_path / "out", windows=True)
-    assert done.windows == len(times) - HISTORY - FUTURE
-
-
 @pytest.mark.parametrize("streams", [False, True])
 def test_datasets_are_read_streamed_or_not(explainer, sequences, source, tmp_path, streams):
     options = {"split": "train", "cache_dir": str(tmp_path / "cache")}

@@ -219,29 +219,6 @@ def test_an_easytpp_data_set_opens_by_id(hub, reader):
     assert found == [2, [1.0, 3.0, 4.5, 6.0, 7.0], [1, 0, 2, 1, 0], 3]
 
 
-def hf(hub, work, *arguments):
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    command = [str(Path(sys.executable).parent / "hf"), *map(str, arguments)]
-    ended = subprocess.run(
-        command, env=environment | hub.environment(work / "command"), capture_output=True, text=True, timeout=60
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
-HF = [("model", EXPLAINER, [clients.explain]), ("dataset", WINDOWS, [clients.read_dataset, "2-9"])]
-
-
-@pytest.mark.parametrize(("kind", "name", "open_it"), HF)
-def test_the_hf_command_downloads_and_uploads_the_same(hub, reader, pushed, work, kind, name, open_it):
-    folder, (function, *arguments) = work / name.partition("/")[2], open_it
-    local = reader(function, str(folder), *arguments)
-    hf(hub, work, "download", name, "--repo-type", kind, "--local-dir", work / f"{kind}_again")
-    assert reader(function, str(work / f"{kind}_again"), *arguments) == local
-    hf(hub, work, "upload", f"{name}-by-hand", folder, ".", "--repo-type", kind, "--commit-message", "By hand")
-    assert reader(function, f"{name}-by-hand", *arguments) == local
-
-
 # --- without ehd_hf
 
 
@@ -333,14 +310,6 @@ def test_an_upload_cut_off_leaves_nothing_and_a_second_one_succeeds(hub, author,
     hub.faults.clear()
     author(clients.push, work, "explainer", name)
     assert "model.safetensors" in hub.repos["model", name].tree("main")
-
-
-def test_an_update_that_is_cut_off_leaves_the_old_files_as_they_were(hub, author, pushed, work, fault):
-    before = hub.repos["model", EXPLAINER].tree("main")
-    fault("POST .*/commit/main", times=99, status=500, message="Internal Error")
-    says = ["answered somebody/explainer with: ", "Internal Error", "A commit is whole or not there", "HTTP 500"]
-    expect(author, clients.push, work, "explainer", EXPLAINER, dataset="somebody/other", hurry=True, says=says)
-    assert hub.repos["model", EXPLAINER].tree("main") == before
 
 
 CUT = ["could not be asked for somebody/bad-OSError", "received", "expected 58644", "Check the connection"]

@@ -157,14 +157,6 @@ def test_a_batch_of_windows_without_any_history_is_answered_with_nothing(kind):
 
 
 @every_distiller
-def test_times_tied_with_one_another_and_the_split_are_answered(kind):
-    model, window = tiny(kind), windows_of(6)
-    tied = window._replace(times=torch.full_like(window.times, 2.0))
-    assert all(value.isfinite().all() for value in gradients_of_a_step(model, tied).values())
-    assert model.eval().history_scores(tied).isfinite().all()
-
-
-@every_distiller
 def test_the_metrics_are_those_of_the_answer(kind):
     model, window = tiny(kind).double().eval(), windows_of(8, torch.float64)
     metrics, (chosen, _) = model(*window[:3]), model.distill(window)
@@ -307,14 +299,3 @@ def test_attention_checkpointing_and_names_are_those_of_transformers(kind):
         # It has the second name since transformers 5.23.
         (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
     assert model.window_encoder.decoder_layers[0].gradient_checkpointing and all(map(torch.equal, *gradients))
-
-
-@pytest.mark.parametrize("number", [0, 1])
-@pytest.mark.parametrize("kind", DISTILLERS)
-def test_windows_of_next_to_no_history_have_a_loss(kind, number):
-    torch.manual_seed(0)
-    model, window = DISTILLERS[kind].from_mtpp(tiny_fullynn(C), **TINY).train(), random_window(3, L, K, C, 6)
-    window.mask[0, : L - number] = False
-    output = model.float()(window.times.float(), *window[1:3], num_future=K)
-    output.loss.backward()
-    assert output.loss.isfinite()

@@ -10,7 +10,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
 from scipy import stats
-from transformers import AutoConfig, AutoModel
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModel
 
 import helpers
 from ehd_hf.data.synthetic import simulated_splits
@@ -22,6 +22,8 @@ from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.gated_lstm import GatedHistoryEncoder, _GatedLSTM, gate_padding, last_kept_times
 from ehd_hf.models.hawkes import HawkesConfig, HawkesModel
 from ehd_hf.models.lognormmix import LogNormMixConfig, LogNormMixModel
+from ehd_hf.models.point_process import MTPPConfig
+from ehd_hf.training.recipe import choose_backbones
 from helpers import AdditiveMTPP, PoissonMTPP, log_grid, random_events, slow_batch_log_prob, wild
 
 C = 6  # marks
@@ -304,24 +306,6 @@ def test_survival_adds_the_compensator_to_the_first_future_event_alone(model, ke
     silence = model.total_compensator(states[0, -1], split[0] - last[0, -1])
     torch.testing.assert_close(conditioned[0], paper[0] + silence)
     torch.testing.assert_close(conditioned[1:], paper[1:])
-
-
-@pytest.mark.parametrize("kept", [[], [0, 1], [0, 1, 2]])
-def test_density_after_the_split_integrates_to_one_given_survival(model, kept):
-    taus, weights = log_grid(1e-9, 1e5, 1200)
-    num = len(taus)
-    times = torch.cat([torch.tensor([[0.3, 0.3, 1.1]], dtype=torch.float64).expand(num, -1), 1.7 + taus[:, None]], 1)
-    keep = torch.zeros(num, 4, dtype=torch.float64)
-    keep[:, kept] = 1
-    split = torch.full((num,), 1.7, dtype=torch.float64)
-    mass = 0.0
-    with torch.no_grad():
-        for mark in range(C):
-            marks = torch.tensor([[1, 2, 4, mark]]).expand(num, -1)
-            mask = torch.ones(num, 4, dtype=torch.bool)
-            output = model.event_log_prob(times, marks, mask, keep=keep, survived_until=split, num_last=1)
-            mass += (output.log_prob[:, 0].exp() * weights).sum().item()
-    assert abs(mass - 1) < 1e-3
 
 
 # shapes and edges
@@ -626,6 +610,15 @@ def test_a_config_is_stored_with_its_names_and_unknown_keys_fail(tmp_path):
         FullyNNConfig(paged_kernels=None)
     with pytest.raises(ValueError, match="of type 'lognormmix'; got one of type 'fullynn'"):
         LogNormMixConfig.from_pretrained(tmp_path)
+
+
+def test_a_backbone_that_registers_itself_can_be_named_for_training(monkeypatch):
+    monkeypatch.setattr(CONFIG_MAPPING, "_extra_content", dict(CONFIG_MAPPING._extra_content))
+    new = type("NewConfig", (MTPPConfig,), {"model_type": "new_backbone"})
+    with pytest.raises(ValueError, match="must be auto or one of .*got 'new_backbone'"):
+        choose_backbones("new_backbone", 5)
+    AutoConfig.register("new_backbone", new)
+    assert choose_backbones("new_backbone,hawkes", 5) == ["new_backbone", "hawkes"]
 
 
 def test_a_checkpoint_that_lacks_a_weight_leaves_the_others_as_stored(tmp_path):

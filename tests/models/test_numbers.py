@@ -11,8 +11,6 @@ from ehd_hf.data.windows import make_crops, make_windows
 from ehd_hf.models.attention import AttentionConfig, AttentionModel
 from ehd_hf.models.hawkes import HawkesConfig, HawkesModel
 from ehd_hf.models.lognormmix import LogNormMixConfig, LogNormMixModel
-from ehd_hf.models.perplexity import log_perplexity
-from ehd_hf.models.window import Window
 from ehd_hf.training.trainer import Trainer, TrainingArguments
 from helpers import random_events, random_window, wild
 
@@ -125,31 +123,6 @@ def test_the_full_history_drops_by_exactly_zero_at_every_scale(model, conditioni
         window = random_window(3, 5, 4, 3, 4)
         window = window._replace(times=(scale * window.times).to(dtype))
         assert (dppl(model.to(dtype), window, torch.ones(3, 5, dtype=dtype), conditioning=conditioning) == 0).all()
-
-
-def test_rows_do_not_depend_on_batch_size_padding_or_order(model):
-    """To 1e-5 in float32: a batched product may add up in another order."""
-    window = random_window(7, 7, 4, 3, 5, dtype=torch.float32)
-    together = log_perplexity(model, window)
-    alone = torch.cat([log_perplexity(model, window.rows(torch.tensor([row]))) for row in range(7)])
-    order = torch.tensor([3, 1, 6, 0, 5, 2, 4])
-    shuffled = log_perplexity(model, window.rows(order))
-    padded = log_perplexity(model, Window(*(torch.nn.functional.pad(x, (5, 0)) for x in window[:3]), 4))
-    torch.testing.assert_close(alone, together, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(shuffled, together[order], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(padded, together, rtol=1e-5, atol=1e-5)
-
-
-def test_explanations_do_not_depend_on_what_is_explained_with_them(model):
-    generator = torch.Generator().manual_seed(6)
-    times = [torch.rand(n, generator=generator).cumsum(0).tolist() for n in (6, 9, 14)]
-    sequences = [[(time, place % 3) for place, time in enumerate(one)] for one in times]
-    explainer = EHDDistiller.from_mtpp(model)
-    together = explainer.explain(sequences, future=2)
-    for sequence, answer in zip(sequences, together, strict=True):
-        alone = explainer.explain(sequence, future=2)
-        assert alone.distill_mask == answer.distill_mask
-        assert alone.dppl_left == pytest.approx(answer.dppl_left, abs=1e-9)  # certificates are in double precision
 
 
 # --- training

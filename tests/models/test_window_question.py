@@ -63,6 +63,7 @@ def test_an_epsilon_is_strict_and_a_share_and_a_delta_are_not():
         ({"epsilon": True}, "epsilon must be a number; got True"),
         ({"size": 0}, "size must be a number of events of at least 1; got 0"),
         ({"size": 1.5}, "at least 1; got 1.5"),
+        ({"size": "2"}, "size must be a number of events of at least 1; got '2'"),
         ({"share": 0.5, "delta": -0.1}, "delta must be at least 0; got -0.1. It is a loss"),
         ({"share": 0.5, "delta": math.nan}, "delta must be at least 0; got nan"),
         ({"share": 0.5, "conditioning": "both"}, "conditioning must be one of paper, survival; got 'both'"),
@@ -73,6 +74,16 @@ def test_an_epsilon_is_strict_and_a_share_and_a_delta_are_not():
 def test_a_bad_question_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Question(**options)
+
+
+def test_a_question_says_what_is_asked():
+    share, epsilon = Question(share=0.7, delta=0.0), Question(epsilon=0.5, refine="prefix")
+    assert (share.label, epsilon.label) == ("share 0.7, delta 0.0", "epsilon 0.5")
+    assert [one.prunes for one in (share, epsilon, Question(size=2))] == [True, False, False]
+    assert share.asked == {"epsilon": None, "share": 0.7, "size": None, "delta": 0.0, "conditioning": "paper"}
+    assert share.effect == "without it, 70% of what the whole history explains is lost"
+    assert epsilon.effect == "without it, each future event is less than 0.5 times as likely on average"
+    assert Question(size=2).effect == "2 events"
 
 
 # --- a part of the future

@@ -16,7 +16,7 @@ from ehd_hf import EHDDistiller
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.perplexity import log_perplexity
 from ehd_hf.models.ranking import RankingDistillerModel
-from groups import data, distiller, explain, gate, memory, mtpp, processes, scaling, solvers, startup
+from groups import data, distiller, explain, gate, mtpp, scaling, solvers, startup
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -155,14 +155,6 @@ def test_both_ways_to_the_papers_answer_give_the_same(bundled):
     torch.testing.assert_close(answered.values["dppl_left"].float(), our_drops[0], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.slow
-def test_all_figures_of_explaining_run_and_say_on_which_windows(untimed, monkeypatch, tmp_path):
-    monkeypatch.setattr(groups, "STACKOVERFLOW", tmp_path / "nothing")
-    rows = list(explain.measure(1, size=4, num_greedy=2, num_single=1))
-    assert len(rows) == 36 and {row["data"] for row in rows} == {"random events"}
-    assert [row["target"] for row in rows if row["target"]] == ["<= 6", "<= 12", "<= 35", ">= 50"]
-
-
 def test_the_recurrences_of_the_benchmark_give_our_states_and_gradients():
     torch.manual_seed(0)
     encoder = FullyNNModel(FullyNNConfig(num_marks=6, embedding_size=4, hidden_size=8)).encoder
@@ -211,13 +203,6 @@ def test_a_new_process_says_how_long_its_parts_took():
     assert startup.seconds_of_help() > 0
 
 
-@pytest.mark.slow
-def test_the_figures_of_starting_add_up():
-    rows = {row["figure"]: row["median"] for row in startup.measure(1)}
-    whole, *parts = (value for name, value in rows.items() if name.startswith("first explanation"))
-    assert len(parts) == 6 and whole == pytest.approx(sum(parts)) and len(rows) == 9
-
-
 def test_the_page_tells_what_meets_its_target_and_draws_what_grows(tmp_path):
     machine = {"group": "scaling", "processor": "Abacus", "cores": 2, "repeats": 3}
     shown = {"axis": "a b", "series": "s", "unit": "ms"}
@@ -253,19 +238,6 @@ def test_the_plan_is_computed_from_what_was_measured(tmp_path, capsys):
     assert "| reading: beyond 50" in capsys.readouterr().out
     with pytest.raises(ValueError, match="Run scripts/benchmarks/benchmark.py memory"):
         cost.plan(rows[1:], 1e9, 1)
-
-
-@pytest.mark.slow
-def test_all_figures_of_memory_and_processes_run(monkeypatch):
-    monkeypatch.setenv("EHD_HF_MEMORY_WINDOWS", "40")
-    monkeypatch.setenv("EHD_HF_ARGMAX_WINDOWS", "30")
-    monkeypatch.setenv("EHD_HF_STORE_WINDOWS", "5000")
-    rows = {row["figure"]: row["median"] for row in memory.measure(1)}
-    peaks = [value for name, value in rows.items() if name.startswith("peak memory of explaining")]
-    # Of each way to explain two peaks (a tenth of the windows, all) and a rate; three of files; four of the store.
-    assert len(rows) == 2 * 3 + 3 + 4 and len(peaks) == 4 and all(0.1 < peak < 1.5 for peak in peaks)
-    assert all(value > 0 for name, value in rows.items() if "added" not in name)
-    assert len(list(processes.measure(1))) == 2
 
 
 def test_unknown_groups_and_folders_are_refused():

@@ -45,20 +45,6 @@ def test_sizes_and_times_stand_side_by_side_with_recency_as_a_line(tmp_path):
     assert len({len(dot.get_paths()[0].vertices) for dot in dots.values()}) == 2
 
 
-def test_deletion_curves_stand_side_by_side_by_conditioning(tmp_path):
-    rows = [
-        {"conditioning": conditioning, "solver": solver, "deletion": [0.0, -lost, -1.0]}
-        for conditioning in ("survival", "paper")
-        for solver, lost in (("greedy", 0.8), ("recency", 0.2), ("backward", 0.9))
-    ]
-    figure = drawn(figures.conditioning_plot(rows, "toy"), tmp_path)
-    assert [axes.get_title() for axes in figure.axes] == ["paper conditioning", "survival conditioning"]
-    for axes in figure.axes:
-        lines = {line.get_label(): line.get_ydata() for line in axes.get_lines() if len(line.get_ydata()) == 3}
-        np.testing.assert_allclose([lines["recency"], lines["greedy"]], [[0, 20, 100], [0, 80, 100]])
-    assert legend_of(figure) == ["recency", "greedy"]
-
-
 def precision(name, value):
     return {"solver": name, "ap": value, "ap_low": value - 0.02, "ap_high": value + 0.03}
 
@@ -81,77 +67,9 @@ def test_average_precision_has_a_line_per_method_and_yardsticks(tmp_path):
     assert names_of(figures.precision_plot(rows[4:5]).axes[0].yaxis) == ["greedy"]
 
 
-def test_overlaps_have_a_panel_per_check_and_chance_beside_them(tmp_path):
-    values = [("distiller seeds", "distiller", 0.8), ("point process seeds", "recency", 0.5)]
-    values += [("shuffled weights", "recency", 0.4), ("point process seeds", "greedy", 0.6)]
-    rows = [
-        {"check": check, "solver": name, "overlap": x, "overlap_low": x - 0.1, "overlap_high": x + 0.1, "chance": 0.3}
-        for check, name, x in values
-    ]
-    figure = drawn(figures.overlap_plot(rows), tmp_path)
-    assert [names_of(axes.yaxis) for axes in figure.axes] == [["distiller"], ["recency", "greedy"], ["recency"]]
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert "seeds of the distiller" in titles[0] and "should be near chance" in titles[2]
-    _, explained, chance = figure.axes[1].collections
-    assert explained.get_offsets().tolist() == [[0.5, 0], [0.6, 1]]
-    assert chance.get_offsets().tolist() == [[0.3, 0], [0.3, 1]]
-    assert legend_of(figure) == ["explanations", "random sets of the same sizes"]
-
-
 def test_nothing_to_draw_is_refused():
     with pytest.raises(ValueError, match="size_time_plot needs at least one row; got none"):
         figures.size_time_plot([])
 
 
 # --- the case study
-
-
-def test_left_events_along_training_are_percentages_by_run(tmp_path):
-    curves = {"L_c alone": [(0, 0.5), (10, 0.0)], "L_n alone": [(0, 0.5), (10, 1.0)]}
-    figure = drawn(figures.left_share_plot(curves), tmp_path)
-    (axes,) = figure.axes
-    first, second = axes.get_lines()
-    np.testing.assert_allclose(first.get_ydata(), [0.5, 0.0])
-    assert axes.get_ylim() == (0, 1) and "100%" in names_of(axes.yaxis)
-    assert legend_of(figure) == ["L_c alone", "L_n alone"]
-    assert first.get_color() != second.get_color() and first.get_linestyle() != second.get_linestyle()
-
-
-def test_marks_are_named_ordered_and_significance_is_filled(tmp_path):
-    keys = ("label", "num_events", "share", "low", "high", "significant")
-    values = [("Guru", 1234, 0.5, 0.4, 0.6, True), ("Caucus", 7, 0.2, 0.0, 0.4, False)]
-    marks = [dict(zip(keys, row, strict=True)) | {"expected": 0.3, "recency": 0.45} for row in values]
-    figure = drawn(figures.mark_share_plot(marks), tmp_path)
-    (axes,) = figure.axes
-    assert names_of(axes.yaxis) == ["Caucus (7)", "Guru (1,234)"]
-    filled, hollow, random, recent = axes.collections[1:]
-    assert filled.get_offsets().tolist() == [[0.5, 1.0]] and to_hex(filled.get_facecolor()[0]) == COLOURS[0].lower()
-    assert hollow.get_offsets().tolist() == [[0.2, 0.0]] and to_hex(hollow.get_facecolor()[0]) == "#ffffff"
-    assert random.get_offsets()[:, 0].tolist() == [0.3, 0.3]
-    assert recent.get_offsets()[:, 0].tolist() == [0.45, 0.45]
-    assert len(legend_of(figure)) == 4 and len(legend_of(figures.mark_share_plot(marks[:1]))) == 3
-
-
-def test_lengths_have_a_pdf_and_a_cdf(tmp_path):
-    lengths = {"(15, 40)": [0.25, 0.5, 0.25], "(25, 50)": [0.0, 0.5, 0.25, 0.25]}
-    figure = drawn(figures.length_plot(lengths), tmp_path)
-    density, cumulative = figure.axes
-    np.testing.assert_allclose(density.get_lines()[0].get_ydata(), [0.25, 0.5, 0.25])
-    np.testing.assert_allclose(cumulative.get_lines()[1].get_ydata(), [0.0, 0.5, 0.75, 1.0])
-    assert legend_of(figure) == ["(15, 40)", "(25, 50)"]
-    assert legend_of(figures.length_plot({"only": [1.0]})) == []
-
-
-def test_slides_show_what_is_rare(tmp_path):
-    figure = drawn(figures.slide_plot({"ejected": [70, 10, 5, 10, 5], "added": [10, 85, 4, 1]}), tmp_path)
-    ejected, added = figure.axes
-    np.testing.assert_allclose([bar.get_height() for bar in ejected.patches], [0.7, 0.1, 0.05, 0.1, 0.05])
-    assert ejected.get_yscale() == "log" and "15.0% of slides move 3 or more" in ejected.get_title()
-    assert "1.0% of slides" in added.get_title() and "1%" in names_of(ejected.yaxis)
-
-
-def test_sizes_break_where_windows_are_missing(tmp_path):
-    figure = drawn(figures.sizes_plot([(3, [1, 2, 5, 6], [4, 4, 2, 3]), (8, [0, 1], [1, 2])]), tmp_path)
-    assert [axes.get_title() for axes in figure.axes] == ["sequence 3", "sequence 8", "", ""]
-    x, y = figure.axes[0].get_lines()[0].get_data()
-    assert np.isnan(x[2]) and np.isnan(y[2]) and len(x) == 5

@@ -14,10 +14,8 @@ from page import (
     PAPER,
     PAPER_DS,
     TASK_COLUMNS,
-    case_study_tables,
     cost_tables,
     data_tables,
-    detail_table,
     plain_table,
     results_page,
     score_table,
@@ -94,12 +92,6 @@ def test_scores_stand_beside_the_papers_where_the_setting_is_the_same():
         assert not any("paper" in column.title for column in columns)
 
 
-def test_a_detail_table_has_intervals_and_paired_differences():
-    rows = [row for row in some_rows() if row["task"] == "emhd"]
-    text = markdown_table(*detail_table("emhd", rows)[1:3])
-    assert "26.20 [26.10, 26.30]" in text and "9.70 [8.00, 11.00]" in text and "90.0%" in text
-
-
 def test_costs_are_evaluations_and_ratios_of_time():
     single = some_rows(batch_size=1, num_windows=20, seconds_per_window=0.5)
     complexity, times = cost_tables(some_rows() + single)
@@ -134,15 +126,6 @@ def study_row(pair):
     mark = {"label": "Guru", "share": 0.5, "expected": 0.4, "recency": 0.45, "significant": True}
     base = {"task": "case_study", "data": "stackoverflow", "split": "test", "model": "m", "checkpoint": "c"}
     return base | values | {"pair": pair, "num_slides": 7, "num_windows": 9, "mark_shares": [mark]}
-
-
-def test_case_studies_become_two_tables_with_a_column_per_setting():
-    moved, marks = case_study_tables([study_row("25-50"), study_row("15-40")])
-    assert [row["pair"] for row in moved.rows] == ["(15, 40)", "(25, 50)"]
-    assert moved.rows[0]["adds_one"] == "0.500 [0.500, 0.500]" and moved.rows[0]["run_length"] == "–"
-    assert marks.rows == [
-        {"label": "Guru", "(15, 40)": "50.0% (40.0%, 45.0%) *", "(25, 50)": "50.0% (40.0%, 45.0%) *"}
-    ]
 
 
 def test_a_page_holds_every_data_set_with_its_commands_and_figures():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from ehd_hf.data.synthetic import PROCESSES, HawkesProcess, delayed_hawkes
+from ehd_hf.data.synthetic import HawkesProcess, delayed_hawkes
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation.scores import score_events, trivial_baselines
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
@@ -71,21 +71,6 @@ def test_likelihood_equals_a_slow_double_loop_over_events_and_marks():
     )
 
 
-@pytest.mark.parametrize("name", PROCESSES)
-def test_compensators_of_the_true_process_are_unit_exponential(name):
-    """Time rescaling: the last interval of a sequence is cut off at the horizon, so all are laid end to end."""
-    sequences = PROCESSES[name]().simulate(120.0, 60, np.random.default_rng(9)).sequences
-    process = TrueProcess(PROCESSES[name]())
-    compensator = process.log_likelihood(sequences).compensator
-    ends = [process.compensator(times, marks, 0.0, np.array([times[-1], 120.0])) for times, marks in sequences]
-    tails = np.diff(ends, axis=1)[:, 0]
-    clock = np.insert(compensator, sequences.offsets[1:-1], tails[:-1])  # a tail stands before the next first event
-    has_event = np.insert(np.ones(len(compensator), dtype=bool), sequences.offsets[1:-1], False)
-    arrivals = np.diff(np.cumsum(clock)[has_event], prepend=0.0)
-    assert len(arrivals) > 5000
-    assert stats.kstest(arrivals, "expon").pvalue > 0.01
-
-
 def test_tied_times_an_unknown_start_and_impossible_events_have_defined_likelihoods():
     process = TrueProcess(HawkesProcess([0.5, 0.0], [[0.2, 0.4], [0.0, 0.0]]))
     sequences = from_lists([[2.0, 2.0], [1.0, 1.5]], [[0, 1], [1, 0]], num_marks=2)
@@ -107,23 +92,6 @@ def test_parent_posterior_by_hand():
     np.testing.assert_allclose(parents[2], np.array([from_first, from_second, 0.0]) / (0.2 + from_first + from_second))
     np.testing.assert_allclose(parents[0], 0.0)
     np.testing.assert_allclose(parents.sum(axis=1) + immigrant, 1.0)
-
-
-def test_parent_posterior_is_calibrated_on_simulated_parents():
-    process = delayed_hawkes()
-    simulated = process.simulate(120.0, 60, np.random.default_rng(12))
-    probabilities, truths = [], []
-    for index, (times, marks) in enumerate(simulated.sequences):
-        parents = simulated.parents[simulated.sequences.offsets[index] : simulated.sequences.offsets[index + 1]]
-        posterior, _ = TrueProcess(process).parent_posterior(times, marks)
-        probabilities.append(posterior.ravel())
-        truths.append((parents[:, None] == np.arange(len(times))).ravel())
-    probability, truth = np.concatenate(probabilities), np.concatenate(truths)
-    for low, high in ((0.05, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.0)):
-        chosen = (probability > low) & (probability <= high)
-        error = math.sqrt((probability[chosen] * (1 - probability[chosen])).sum()) / chosen.sum()
-        assert chosen.sum() > 100
-        assert abs(truth[chosen].mean() - probability[chosen].mean()) < 4 * error
 
 
 # futures of windows, and gaps

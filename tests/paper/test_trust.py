@@ -130,26 +130,6 @@ def run_trust(distillers, mtpps, windows, methods=("recency", "distiller"), **op
     return list(evaluate_trust(distillers, mtpps, windows, methods, 0.6, Run(batch_size=9, **options)))
 
 
-def test_every_check_has_a_row_for_each_method_that_can_take_it(mtpp, windows):
-    distillers = [ranking(mtpp, seed) for seed in (0, 1)]
-    others = [point_process(windows, seed) for seed in (1, 2)]
-    rows = run_trust(distillers, others, windows, ("recency", "distiller", "leave_one_out"), stamp={"data": "toy"})
-    assert [(row["check"], row["solver"]) for row in rows] == [
-        ("distiller seeds", "distiller"),
-        ("point process seeds", "recency"),
-        ("shuffled weights", "recency"),
-        ("shuffled weights", "distiller"),
-        ("point process seeds", "leave_one_out"),
-        ("shuffled weights", "leave_one_out"),
-    ]
-    chosen = where_explained([mtpp, *others], windows, "survival", 50)
-    for row in rows:
-        assert row["num_windows"] == len(chosen) and row["num_models"] == (3 if "point" in row["check"] else 2)
-        assert (row["data"], row["target"], row["task"]) == ("toy", "share 0.6", "trust")
-        assert 0 <= row["overlap_low"] <= row["overlap"] <= row["overlap_high"] <= 1 and 0 <= row["chance"] <= 1
-        assert json.loads(json.dumps(row, allow_nan=False)) == row
-
-
 def test_overlaps_of_a_row_are_those_of_the_sets_found(mtpp, windows):
     other = point_process(windows, 1)
     rows = run_trust([ranking(mtpp, 0)], [other], windows, ["leave_one_out"])
@@ -164,18 +144,6 @@ def test_overlaps_of_a_row_are_those_of_the_sets_found(mtpp, windows):
     one, two = (answer.distill_mask for answer in answers)
     assert row["overlap"] == pytest.approx(overlaps(one, two).mean()) and row["overlap"] < 1
     assert row["size"] == pytest.approx((one.sum(1).mean() + two.sum(1).mean()) / 2)
-
-
-def test_identical_models_overlap_entirely(mtpp, windows):
-    seeds, *shuffled = run_trust([ranking(mtpp, 0), ranking(mtpp, 0)], [], windows)
-    assert seeds["check"] == "distiller seeds"
-    assert seeds["overlap"] == seeds["overlap_low"] == seeds["overlap_high"] == 1.0
-    assert len(shuffled) == 2 and all(row["overlap"] < 1 for row in shuffled)
-    assert seeds["num_windows"] == (dppl_of_empty(mtpp, windows, "survival", 50) < 0).sum() < len(windows)
-    other = point_process(windows, 1)
-    alike, three = (run_trust([ranking(mtpp, 0)], others, windows)[0] for others in ([other], [other, other]))
-    # Of three pairs, one is of a model with itself.
-    assert three["overlap"] == pytest.approx((2 * alike["overlap"] + 1) / 3) and alike["overlap"] < 1
 
 
 def test_models_that_cannot_be_compared_are_refused(mtpp, windows):

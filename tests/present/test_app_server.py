@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pandas as pd
 import pytest
-from test_browser import luminance
 
 from ehd_hf.app import UPLOAD, Asked, Service, open_models
 from ehd_hf.explain.explainer import load_example
@@ -186,17 +185,3 @@ def test_a_bad_upload_is_answered_with_our_sentence(visit, tmp_path):
     assert HOSTILE[0] in problem(page)
     assert page.evaluate("window.stolen") is None and page.locator("#answer img, #answer script").count() == 0
     assert page.get_by_role("link", name="Download as JSON").count() == 0
-
-
-def test_light_and_dark_reach_into_the_frame_on_a_phone(visit):
-    for scheme, query, dark in (("light", "", False), ("dark", "", True), ("light", "/?__theme=dark", True)):
-        page = visit(width=390, scheme=scheme, query=query)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        shade = "(e) => getComputedStyle(e).backgroundColor"
-        frame = page.answer.locator("body")
-        for _ in range(50):
-            if frame.evaluate(shade) == page.locator("gradio-app").evaluate(shade):
-                break
-            page.wait_for_timeout(100)
-        assert frame.evaluate(shade) == page.locator("gradio-app").evaluate(shade)
-        assert (luminance(frame.evaluate(shade)) < 0.5) == dark

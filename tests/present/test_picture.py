@@ -36,15 +36,6 @@ def test_a_window_shows_its_events_by_mark_and_what_removing_does(tmp_path, mome
     assert curve.get_title(loc="left") == "2 distilled: 75% (asked: 70%)"
 
 
-def test_larger_dots_have_higher_scores():
-    explanation = made(num_history=9)
-    distilled = explanation.plot().axes[0].collections[2]
-    order = np.argsort(distilled.get_offsets()[:, 0])  # scores rise with time
-    assert len(order) == 3 and (np.diff(distilled.get_sizes()[order]) > 0).all()
-    same = replace(explanation, history=tuple(event._replace(score=1.0) for event in explanation.history))
-    assert len(set(same.plot().axes[0].collections[2].get_sizes())) == 1
-
-
 def test_without_intensities_the_scores_are_drawn():
     figure = made(has_intensity=False, has_curve=False).plot()
     scores = figure.axes[2]
@@ -79,18 +70,6 @@ def test_events_at_the_same_time_are_counted():
     tied = tuple(event._replace(time=1.0) for event in explanation.history[:3])
     figure = replace(explanation, history=tied + explanation.history[3:]).plot()
     assert [text.get_text() for text in figure.axes[0].texts] == ["3x"]
-
-
-def test_intensities_of_very_different_sizes_get_a_logarithmic_axis():
-    explanation = made()
-    peaks = replace(explanation.intensity, whole=np.where(np.arange(20) == 3, 1000.0, 1.0))
-    assert replace(explanation, intensity=peaks).plot().axes[2].get_yscale() == "log"
-    assert explanation.plot().axes[2].get_yscale() == "linear"
-
-
-def test_where_the_history_explains_nothing_the_curve_is_the_drop():
-    axes = made(status="explains_nothing", dppl_empty=0.3).plot().axes[4]
-    assert axes.get_ylabel() == "dppl_left" and axes.get_title(loc="left") == ""
 
 
 def test_a_hundred_marks_share_a_last_lane(tmp_path):

@@ -330,12 +330,6 @@ def test_numbers_that_json_has_not_are_left_out(value):
     assert Page(text).data["explanations"][0]["left"] is None
 
 
-@pytest.mark.parametrize(("size", "num_marks"), [((1, 1), 1), ((2000, 10), 100), ((9, 3), 100)])
-def test_pages_of_any_size_stay_of_sensible_size(size, num_marks):
-    text = explanation_page(made(*size, marks=[f"mark {number}" for number in range(num_marks)], moments=True))
-    assert Page(text) and len(text) < 75_000 + 70 * sum(size)
-
-
 def test_two_hundred_explanations_stay_below_three_megabytes():
     explanations = [made(40, 15, moments=True, seq_id=f"user {number}") for number in range(200)]
     events = sequences((60,) * 200)

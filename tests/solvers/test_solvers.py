@@ -416,19 +416,6 @@ def test_exact_search_does_not_depend_on_its_chunks(monkeypatch):
         assert torch.equal(get_solver("exact_search").solve(objective, stop).distill_mask, expected.distill_mask)
 
 
-def test_one_at_a_time_searches_are_exact_on_an_additive_process():
-    for seed in range(4):
-        influences = (3 * torch.rand(L, generator=seeded(seed))).tolist()
-        objective = by_hand(influences)
-        total = math.log(1 + sum(influences))
-        rules = [AtSize(size) for size in range(L + 1)]
-        rules += [asks(objective, epsilon=0.5), asks(objective, share=0.7)]
-        for stop in [*rules, Reaches(-0.6 * total, -0.5 * total), Reaches(-0.3 * total, -0.9 * total)]:
-            exact = get_solver("exact_search").solve(objective, stop).distill_mask
-            for name in ("greedy_search", "backward_elimination", "leave_one_out"):
-                assert torch.equal(get_solver(name).solve(objective, stop).distill_mask, exact)
-
-
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("start", [name for name in NAMES if name not in ("random_distillation", "refine")])
 def test_refined_is_never_worse_than_unrefined_and_every_event_is_needed(start, seed):

@@ -38,8 +38,8 @@ from ..evaluation.answers import compare
 from ..evaluation.scores import compare_with_trivial, evaluate_mtpp, trivial_baselines
 from ..files import checkpoint_stamp, holds_nothing, locked, make_folder, remove_folder, replaced_when_done, write_text
 from ..models.distiller import DistillerModel
-from ..models.ensemble import EnsembleModel
-from ..models.point_process import MTPPModel
+from ..models.ensemble import EnsembleConfig, EnsembleModel
+from ..models.point_process import MTPPConfig, MTPPModel
 from ..models.question import Question
 from .trainer import Trainer, TrainingArguments, Watch, interrupts_held, log_line, reopen, seconds_spent
 
@@ -143,9 +143,15 @@ def choose_backbones(asked: str, num_marks: int) -> list[str]:
     """The model types of "auto", of one name or of several with commas between them."""
     fitting = AUTO if num_marks <= MOST_HAWKES_MARKS else AUTO[1:]
     names = list(fitting) if asked == "auto" else asked.split(",")
-    if unknown := [name for name in names if name not in BACKBONES]:
+    if unknown := [name for name in names if not _is_backbone(name)]:
         raise ValueError(f"backbone must be auto or one of {', '.join(BACKBONES)}; got {unknown[0]!r}. Take auto.")
     return list(dict.fromkeys(names))
+
+
+def _is_backbone(name: str) -> bool:
+    """Whether transformers knows a point process of this name that can be trained, ours or another."""
+    config = CONFIG_MAPPING[name] if name in CONFIG_MAPPING else object
+    return issubclass(config, MTPPConfig) and not issubclass(config, EnsembleConfig)
 
 
 def choose_model(backbone: str, num_events: int) -> Config:
