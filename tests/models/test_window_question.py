@@ -150,10 +150,10 @@ def test_the_most_recent_events_are_those_of_a_loop(rows, size):
 
 
 def test_places_of_events_follow_the_scores_and_ties_the_order():
-    scores = torch.tensor([[0.5, 2.0, 0.5, 9.0]])
+    scores = torch.tensor([[0.5, 0.5, 2.0, 9.0]])
     history = torch.tensor([[True, True, True, False]])
-    assert places_of(scores, history).tolist() == [[1, 0, 2, 3]]
-    alike = places_of(torch.zeros(2, 1, 300), torch.ones(1, 300, dtype=torch.bool))  # of many, and many scores at once
+    assert places_of(scores, history).tolist() == [[1, 2, 0, 3]]
+    alike = places_of(torch.zeros(2, 1, 300), torch.ones(1, 300, dtype=torch.bool))  # many, and of many scores at once
     assert torch.equal(alike, torch.arange(300).expand(2, 1, -1))
 
 
