@@ -16,6 +16,7 @@ from transformers.utils import ModelOutput
 
 from ehd_hf.data.sequences import load_events
 from ehd_hf.data.sources import load_source
+from ehd_hf.data.synthetic import HawkesProcess
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.point_process import MTPPConfig, MTPPModel
 from ehd_hf.models.window import Window
@@ -39,6 +40,14 @@ def easytpp_events(rows):
         file = Path(folder) / "rows.json"
         file.write_text(json.dumps(list(rows), default=np.ndarray.tolist))
         return load_source(file)["train"]
+
+
+def mixed_process():
+    """Three marks, a different delay for every pair: nothing is symmetric by accident."""
+    branching = [[0.3, 0.5, 0.0], [0.0, 0.2, 0.4], [0.25, 0.0, 0.1]]
+    scale = np.array([[0.5, 1.0, 1.0], [1.0, 2.0, 0.3], [0.7, 1.0, 0.5]])
+    shape = np.array([[1, 3, 1], [1, 2, 5], [4, 1, 1]])
+    return HawkesProcess([0.3, 0.2, 0.1], branching, scale, shape)
 
 
 def tiny_fullynn(num_marks=6, seed=0, scale=0.0, **config):

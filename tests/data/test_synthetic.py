@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from ehd_hf.data.synthetic import PROCESSES, HawkesProcess, delayed_hawkes
+from helpers import mixed_process
 
 
 def simulate_poisson(rates, horizon, num_sequences, generator, labels=None):
@@ -15,14 +16,6 @@ def simulate_poisson(rates, horizon, num_sequences, generator, labels=None):
 
 def generator(seed=0):
     return np.random.default_rng(seed)
-
-
-def mixed_process():
-    """Three marks, a different delay for every pair: nothing is symmetric by accident."""
-    branching = [[0.3, 0.5, 0.0], [0.0, 0.2, 0.4], [0.25, 0.0, 0.1]]
-    scale = np.array([[0.5, 1.0, 1.0], [1.0, 2.0, 0.3], [0.7, 1.0, 0.5]])
-    shape = np.array([[1, 3, 1], [1, 2, 5], [4, 1, 1]])
-    return HawkesProcess([0.3, 0.2, 0.1], branching, scale, shape)
 
 
 # simulation

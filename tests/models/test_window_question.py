@@ -150,9 +150,11 @@ def test_the_most_recent_events_are_those_of_a_loop(rows, size):
 
 
 def test_places_of_events_follow_the_scores_and_ties_the_order():
-    scores = torch.tensor([[0.5, 2.0, 0.5, 9.0]])
+    scores = torch.tensor([[0.5, 0.5, 2.0, 9.0]])
     history = torch.tensor([[True, True, True, False]])
-    assert places_of(scores, history).tolist() == [[1, 0, 2, 3]]
+    assert places_of(scores, history).tolist() == [[1, 2, 0, 3]]
+    alike = places_of(torch.zeros(2, 1, 300), torch.ones(1, 300, dtype=torch.bool))  # many, and of many scores at once
+    assert torch.equal(alike, torch.arange(300).expand(2, 1, -1))
 
 
 def test_rows_of_windows_keep_everything_a_window_has():
@@ -177,3 +179,8 @@ def test_rows_of_windows_keep_everything_a_window_has():
 def test_a_bad_window_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         Window.check(padded_window()._replace(**change))
+
+
+def test_a_keep_mask_that_is_no_tensor_is_refused():
+    with pytest.raises(ValueError, match="must be tensors; got Tensor, Tensor, Tensor, list"):
+        padded_window().check([[1.0] * 5] * 3)

@@ -15,7 +15,6 @@ import groups
 from ehd_hf import EHDDistiller
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.perplexity import log_perplexity
-from ehd_hf.models.ranking import RankingDistillerModel
 from groups import data, distiller, explain, gate, mtpp, scaling, solvers, startup
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,36 +89,6 @@ def test_the_plain_training_step_of_the_benchmark_computes_our_loss():
     plain = distiller.one_at_a_time_step(model, batch)
     torch.manual_seed(0)
     assert plain == pytest.approx(float(model(**batch).loss.detach()), abs=1e-5)
-
-
-def sequences_scored(monkeypatch, mtpp, call):
-    """How many sequences the point process reads in a call."""
-    counts = []
-
-    def count(times, *inputs, **options):
-        counts.append(len(times))
-        return type(mtpp).event_log_prob(mtpp, times, *inputs, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(mtpp, "event_log_prob", count)
-        call()
-    return sum(counts)
-
-
-def test_bare_parts_of_a_step_score_as_many_sequences_and_learn_as_much(monkeypatch):
-    batch = distiller.make_batch(3)
-    makers = ({}, {"rebuilder": "gate"}, {"kind": RankingDistillerModel})
-    for model in (distiller.make_distiller(**options).train() for options in makers):
-        if isinstance(model, RankingDistillerModel):
-            parts, also = [distiller.bare_slopes(model, batch), distiller.bare_masks(model, batch)], 0
-        else:
-            parts, also = [distiller.bare_mtpp(model, batch)], 3  # the loss needs the whole histories too
-        bare = sum(sequences_scored(monkeypatch, model.mtpp, part) for part in parts)
-        stepped = sequences_scored(monkeypatch, model.mtpp, lambda model=model: model(**batch).loss.backward())
-        assert stepped == bare + also
-        network = distiller.bare_network(model, batch)()
-        learned = [[p.grad is not None for p in each.parameters()] for each in (model, network)]
-        assert learned[0] == learned[1]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from ehd_hf.data.synthetic import HawkesProcess, delayed_hawkes
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation.scores import score_events, trivial_baselines
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
-from helpers import from_lists
+from helpers import from_lists, mixed_process
 from tasks import mtpp
 from tasks.mtpp import add_gaps, score_row
 from tasks.true_process import TRUE_PROCESS, TrueProcess
@@ -23,14 +23,6 @@ def events():
     sequences = delayed_hawkes().simulate(25.0, 17, np.random.default_rng(0)).sequences
     times, marks = [list(pieces) for pieces in zip(*sequences, strict=True)]
     return from_lists([*times, [3.0], [2.0, 2.0, 4.0]], [*marks, [1], [0, 5, 2]], num_marks=6)
-
-
-def mixed_process():
-    """Three marks, a different delay for every pair: nothing is symmetric by accident."""
-    branching = [[0.3, 0.5, 0.0], [0.0, 0.2, 0.4], [0.25, 0.0, 0.1]]
-    scale = np.array([[0.5, 1.0, 1.0], [1.0, 2.0, 0.3], [0.7, 1.0, 0.5]])
-    shape = np.array([[1, 3, 1], [1, 2, 5], [4, 1, 1]])
-    return HawkesProcess([0.3, 0.2, 0.1], branching, scale, shape)
 
 
 def test_two_events_of_an_exponential_process_worked_by_hand():

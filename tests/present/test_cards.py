@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from ehd_hf.data.export import _size_category, export_windows
+from ehd_hf.data.export import export_windows
 from ehd_hf.data.synthetic import simulated_splits
 from ehd_hf.explain.explainer import CHECKPOINTS, EHDDistiller, list_pretrained
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
@@ -190,13 +190,6 @@ def test_a_spoilt_card_is_refused(cards, kind, old, new, reason):
     assert changes == 1
     with pytest.raises(ValueError, match=f"not fit to be published.*{re.escape(reason)}"):
         check_card(spoilt, kind)
-
-
-@pytest.mark.parametrize(
-    ("number", "category"), [(5, "n<1K"), (1_000, "1K<n<10K"), (99_999, "10K<n<100K"), (3 * 10**6, "1M<n<10M")]
-)
-def test_a_dataset_card_names_the_hubs_size_category(number, category):
-    assert _size_category(number) == category
 
 
 @pytest.mark.parametrize("name", list_pretrained())
