@@ -87,8 +87,8 @@ class EHDDistiller:
         own_target = epsilon is None and share is None
         if own_target:
             epsilon, share = getattr(config, "epsilon", None), getattr(config, "share", _SHARE)
-        asked: Conditioning = conditioning or getattr(config, "conditioning", "survival")
-        self._asked = Question(epsilon=epsilon, share=share, conditioning=asked)
+        trained: Conditioning = getattr(config, "conditioning", "survival")
+        self._asked = Question(epsilon=epsilon, share=share, conditioning=conditioning or trained)
         self.epsilon, self.share, self.conditioning = epsilon, share, self._asked.conditioning
         self.future: int | None = config.future if future is None else future
         self.history: int = config.history or _HISTORY
@@ -307,7 +307,8 @@ class EHDDistiller:
         ranking.certifier.others.clear()  # of an ensemble, the first member's scores
         question = ranking.question(size=1, refine="prefix")
         for index, answer in ranking.answers(self._ends(events, future, history), question, curves=False):
-            scores[index][answer.window :][: len(answer.history)] = [event.score for event in answer.history]
+            past = [event.score for event in answer.history]
+            scores[index][answer.window : answer.window + len(past)] = past
         return scores if len(scores) > 1 or _is_nested(sequence) else scores[0]
 
     def _ends(self, events: EventSequences, future: Any, history: Any) -> Windows:

@@ -437,10 +437,8 @@ def build(config: Config, splits: Splits, mtpp: Any = None) -> tuple[Any, Any, A
         names = {"num_marks": train.num_marks, "id2label": dict(train.id2label), "time_unit": train.time_unit}
         built = AutoModel.from_config(AutoConfig.for_model(**{**model, **names, **window}))
         built.fit_time_scale(torch.from_numpy(train.intervals()))
-        crops, validation = (
-            make_crops(events, length=data["crop_length"]) for events in (train, splits["validation"])
-        )
-        return built, crops, validation.sample(size, seed=seed)
+        crops, others = (make_crops(splits[name], length=data["crop_length"]) for name in ("train", "validation"))
+        return built, crops, others.sample(size, seed=seed)
     kind: Any = MODEL_MAPPING[type(AutoConfig.for_model(model.pop("model_type")))]
     mtpp = model.pop("mtpp", None) if mtpp is None else mtpp
     built = kind.from_mtpp(mtpp, **window, **model)
@@ -694,11 +692,10 @@ def judge(rows: Sequence[Row]) -> Verdict:
         return Verdict(sentence, "Ask about a shorter future, such as 1 event, or train on longer histories.", False)
     history = distilled["pair"].split("-")[1]
     target = f"{distilled['share']:.0%} of what they explain" if distilled["share"] is not None else "the future"
-    sentence += f" {distilled['size']:.1f} of {history} past events carry {target}, "
+    others = "about as many as if simply the most recent were taken"
     if distilled["size"] < LESS_THAN_RECENT * recent["size"]:
-        sentence += f"where the most recent ones would have to be {recent['size']:.1f}."
-    else:
-        sentence += "about as many as if simply the most recent were taken."
+        others = f"where the most recent ones would have to be {recent['size']:.1f}"
+    sentence += f" {distilled['size']:.1f} of {history} past events carry {target}, {others}."
     if distilled["explains_nothing"] > 0.2:
         sentence += f" In {distilled['explains_nothing']:.0%} of the cases the past explains nothing."
     return Verdict(sentence, "Explain a sequence with it.", True)

@@ -381,19 +381,18 @@ class Trainer:
 
     def _bar(self) -> Any:
         """A bar over the steps, or over the seconds."""
-        shown = self.args.progress and self.accelerator.is_main_process
+        args, shown = self.args, self.args.progress and self.accelerator.is_main_process
         look = "{desc} {percentage:3.0f}% |{bar}| {remaining} left{postfix}"
         options: Any = {"desc": self.watch.title, "bar_format": look, "dynamic_ncols": True, "disable": not shown}
-        return tqdm(total=60 * self.args.minutes or self.args.steps, initial=self._passed, **options)
+        return tqdm(total=60 * args.minutes or args.steps, initial=self._passed(), **options)
 
-    @property
     def _passed(self) -> float:
         return self.progress.seconds if self.args.minutes else self.progress.step
 
     def _tell(self, bar: Any) -> None:
         """Move the bar; once a minute, add a line to the log."""
         args, progress = self.args, self.progress
-        bar.update(self._passed - bar.n)
+        bar.update(self._passed() - bar.n)
         standing = f"{self.watch.metric} not known yet"
         if progress.best is not None and isfinite(progress.best):
             latest = progress.best if self.latest is None else self.latest
