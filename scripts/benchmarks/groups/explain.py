@@ -23,6 +23,7 @@ from ehd_hf.explain.many import keep_freed_memory
 from ehd_hf.models.ehd import EHDDistillerModel
 from ehd_hf.models.fullynn import FullyNNModel
 from ehd_hf.models.perplexity import dppl_parts, log_perplexity
+from ehd_hf.models.point_process import in_double
 from ehd_hf.models.window import Window
 from ehd_hf.solvers.base import Objective, rule_for
 from groups import Row, real_windows, summarize, time_interleaved
@@ -97,7 +98,7 @@ def our_way(model: EHDDistillerModel, window: Window) -> Any:
 def answering(explainer: EHDDistiller, window: Window, **asked: Any) -> Callable[[], Any]:
     """What `explain` does to answer a question: search, and measure in double precision."""
     certifier, question = explainer.certifier, explainer.question(**asked)
-    double = certifier.double()
+    double = in_double(certifier.mtpp)
     return lambda: certifier.answer(window, question, double, curves=False)
 
 

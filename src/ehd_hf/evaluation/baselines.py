@@ -9,10 +9,10 @@ fitted in closed form or by Newton or EM steps. Gaps and marks are independent, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -42,9 +42,7 @@ class EventScores(NamedTuple):
 
 def is_scored(sequences: EventSequences) -> np.ndarray:
     """(N,) bool: False for the first event of each sequence, before which nothing is known."""
-    scored = np.ones(sequences.num_events, dtype=bool)
-    scored[sequences.offsets[:-1]] = False
-    return scored
+    return _places(sequences) > 0
 
 
 def fit_gamma(intervals: np.ndarray) -> tuple[float, float]:
@@ -92,11 +90,6 @@ def gaps_of(sequences: EventSequences, smallest: float) -> Gaps:
     return Gaps(values, np.where(_places(sequences) > 1, np.roll(np.log(values), 1), np.nan))
 
 
-class GapModel(Protocol):
-    def scores(self, gaps: Gaps) -> tuple[np.ndarray, np.ndarray]:
-        """Log density of each gap and log P(a longer one), (N,) each."""
-
-
 class GammaGaps(NamedTuple):
     """Gamma with this shape and scale; exponential if the shape is 1."""
 
@@ -104,6 +97,7 @@ class GammaGaps(NamedTuple):
     scale: float
 
     def scores(self, gaps: Gaps) -> tuple[np.ndarray, np.ndarray]:
+        """Log density of each gap and log P(a longer one), (N,) each, as all gap models give them."""
         x = gaps.values / self.scale
         density = (self.shape - 1) * np.log(x) - x - math.lgamma(self.shape) - math.log(self.scale)
         return density, gamma_log_survival(gaps.values, self.shape, self.scale)
@@ -112,12 +106,16 @@ class GammaGaps(NamedTuple):
 class LogNormalGaps(NamedTuple):
     """A mixture of K log-normals; means and deviations are of the logarithm."""
 
-    weights: np.ndarray  # (K,)
+    weights: np.ndarray  # (K,), or (N, K) where they differ from gap to gap; so are the others
     means: np.ndarray
     deviations: np.ndarray
 
     def scores(self, gaps: Gaps) -> tuple[np.ndarray, np.ndarray]:
-        return _log_normal_scores(gaps.values, self.weights, self.means, self.deviations)
+        logs = np.log(gaps.values)[:, None]
+        z = torch.from_numpy((logs - self.means) / self.deviations)
+        density = torch.from_numpy(np.log(self.weights / self.deviations) - logs - _LOG_SQRT_2PI) - z * z / 2
+        survival = torch.from_numpy(np.log(self.weights)) + torch.special.log_ndtr(-z)
+        return torch.logsumexp(density, 1).numpy(), torch.logsumexp(survival, 1).numpy()
 
 
 class AutoregressiveGaps(NamedTuple):
@@ -129,20 +127,12 @@ class AutoregressiveGaps(NamedTuple):
 
     def scores(self, gaps: Gaps) -> tuple[np.ndarray, np.ndarray]:
         before = gaps.log_before[:, None]
-        columns = [np.where(np.isnan(before), *pair) for pair in zip(self.first, self.following, strict=True)]
-        columns[1] = columns[1] + self.slope * np.nan_to_num(before)
-        return _log_normal_scores(gaps.values, *columns)
+        pairs = zip(self.first, self.following, strict=True)
+        each = LogNormalGaps(*(np.where(np.isnan(before), *pair) for pair in pairs))
+        return each._replace(means=each.means + self.slope * np.nan_to_num(before)).scores(gaps)
 
 
-def _log_normal_scores(
-    values: np.ndarray, weights: np.ndarray, means: np.ndarray, deviations: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Of a mixture whose parameters are (K,), or (N, K)."""
-    logs = np.log(values)[:, None]
-    z = torch.from_numpy((logs - means) / deviations)
-    density = torch.from_numpy(np.log(weights / deviations) - logs - _LOG_SQRT_2PI) - z * z / 2
-    survival = torch.from_numpy(np.log(weights)) + torch.special.log_ndtr(-z)
-    return torch.logsumexp(density, 1).numpy(), torch.logsumexp(survival, 1).numpy()
+GapModel = GammaGaps | LogNormalGaps | AutoregressiveGaps
 
 
 def fit_log_normals(logs: np.ndarray, number: int = 1, max_steps: int = 500) -> LogNormalGaps:
@@ -187,25 +177,18 @@ def fit_gaps(sequences: EventSequences) -> tuple[float, dict[str, GapModel]]:
     positive = values[scored & (values > 0)]
     if not len(positive):
         return 0.0, {}
-    gaps = Gaps(*(column[scored] for column in gaps_of(sequences, float(positive.min()))))
+    smallest = float(positive.min())
+    gaps = Gaps(*(column[scored] for column in gaps_of(sequences, smallest)))
     logs = np.log(gaps.values)
     models: dict[str, GapModel] = {"Poisson": GammaGaps(1.0, float(gaps.values.mean()))}
-    fits: dict[str, Callable[[], GapModel]] = {
-        "Gamma": lambda: GammaGaps(*fit_gamma(gaps.values)),
-        "log-normal": lambda: fit_log_normals(logs),
-        "log-normal mixture": lambda: fit_log_normals(logs, _NUM_COMPONENTS),
-        "AR(1)": lambda: fit_autoregression(gaps),
-    }
-    for name, fit in fits.items():
-        with suppress(ValueError):
-            models[name] = fit()
-    return float(positive.min()), models
-
-
-class MarkModel(Protocol):
-    def probabilities(self, sequences: EventSequences, left_out: int = 0) -> np.ndarray:
-        """Of the marks that came (N,), first events' mean nothing. `left_out` = 1, of the events it was fitted to: as
-        if each of them alone had not been there."""
+    with suppress(ValueError):
+        models["Gamma"] = GammaGaps(*fit_gamma(gaps.values))
+    with suppress(ValueError):
+        models["log-normal"] = fit_log_normals(logs)
+        models["log-normal mixture"] = fit_log_normals(logs, _NUM_COMPONENTS)
+    with suppress(ValueError):
+        models["AR(1)"] = fit_autoregression(gaps)
+    return smallest, models
 
 
 class UnigramMarks(NamedTuple):
@@ -214,6 +197,8 @@ class UnigramMarks(NamedTuple):
     counts: np.ndarray  # (C,)
 
     def probabilities(self, sequences: EventSequences, left_out: int = 0) -> np.ndarray:
+        """Of the marks that came (N,), as all mark models give them; first events' mean nothing. `left_out` = 1, of
+        the events it was fitted to: as if each of them alone had not been there."""
         return (self.counts[sequences.marks] + 1 - left_out) / (self.counts.sum() + len(self.counts) - left_out)
 
 
@@ -250,6 +235,9 @@ class RecentMarks(NamedTuple):
         models = (self.bigram.unigram, self.bigram)
         columns = [model.probabilities(sequences, left_out) for model in models]
         return np.stack([*columns, *(own_frequency(sequences, decay) for decay in _DECAYS)], axis=1)
+
+
+MarkModel = UnigramMarks | BigramMarks | RecentMarks
 
 
 def own_frequency(sequences: EventSequences, decay: float) -> np.ndarray:
@@ -304,9 +292,8 @@ class TrivialBaseline:
     def log_prob(self, sequences: EventSequences) -> EventScores:
         """Scores of every event but the first of each sequence, each (N,)."""
         if sequences.num_marks != self.num_marks:
-            raise ValueError(
-                f"the baseline was fitted on {self.num_marks} marks; got sequences of {sequences.num_marks}."
-            )
+            got = f"got sequences of {sequences.num_marks}"
+            raise ValueError(f"the baseline was fitted on {self.num_marks} marks; {got}.")
         scored = is_scored(sequences)
         density, survival = self.gaps.scores(gaps_of(sequences, self.smallest))
         marks = np.log(self.marks.probabilities(sequences, self.left_out), where=scored, out=np.zeros(len(scored)))

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 
 from .. import __version__
 from ..data.sequences import EventSequences
+from ..data.windows import ends, runs
 from ..models.point_process import MTPPModel, in_double
 from .baselines import EventScores, TrivialBaseline, fit_gaps, fit_marks, gaps_of, is_scored
 
@@ -52,9 +53,8 @@ def trivial_baselines(
         held_out, skipped = validation, 0
     scored, intervals = is_scored(held_out), gaps_of(held_out, smallest)
     gap_nlls = {name: -float(model.scores(intervals)[0][scored].mean()) for name, model in gaps.items()}
-    mark_nlls = {
-        name: -float(np.log(model.probabilities(held_out, skipped)[scored]).mean()) for name, model in marks.items()
-    }
+    likelihoods = ((name, model.probabilities(held_out, skipped)[scored]) for name, model in marks.items())
+    mark_nlls = {name: -float(np.log(values).mean()) for name, values in likelihoods}
     best = tuple(min(nlls, key=lambda name: round(nlls[name], 3)) for nlls in (gap_nlls, mark_nlls))
     fitted = {}
     for gap, mark in [("Poisson", "unigram"), ("Gamma", "bigram"), best]:
@@ -85,25 +85,21 @@ def compare_with_trivial(own: Mapping[str, Any], trivial: Sequence[Mapping[str, 
     best = min(trivial, key=lambda row: (not row.get("chosen_from"), row["nll"]))
     plainest = next((row for row in trivial if row["model"] == "Poisson + unigram"), best)
     parts = []
-    for what, key, plain, name in zip(
-        ("times", "marks"),
-        ("time_nll", "mark_nll"),
-        ("a constant rate", "their frequency"),
-        best["model"].split(" + "),
-        strict=True,
-    ):
+    names = best["model"].split(" + ")
+    for what, plain, name in zip(("time", "mark"), ("a constant rate", "their frequency"), names, strict=True):
+        key = f"{what}_nll"
         if own.get(key) is None:
             return Standing(best, best["nll"] - own["nll"], "")
         gain, rival = best[key] - own[key], f"the best trivial model ({name})"
-        if what == "marks" and plainest[key] < SMALLEST_GAIN:
+        if what == "mark" and plainest[key] < SMALLEST_GAIN:
             continue  # of one kind: there is nothing to predict
         if not plainest[key] - own[key] > SMALLEST_GAIN:
-            parts.append(f"{what} no better than by {plain}")
+            parts.append(f"{what}s no better than by {plain}")
         elif gain > SMALLEST_GAIN:
-            parts.append(f"{what} {math.exp(gain):.2f} times as well as by {rival}")
+            parts.append(f"{what}s {math.exp(gain):.2f} times as well as by {rival}")
         else:
             no_better = "no better" if gain > -SMALLEST_GAIN else "worse"
-            parts.append(f"{what} better than by {plain}, but {no_better} than by {rival}")
+            parts.append(f"{what}s better than by {plain}, but {no_better} than by {rival}")
     words = "; ".join(parts).replace(" ", " are predicted ", 1)
     return Standing(best, best["nll"] - own["nll"], f"{words[0].upper()}{words[1:]}.")
 
@@ -138,22 +134,18 @@ def score_events(
     of more than `max_tokens` is a batch of its own; `progress` names a bar, if one is shown."""
     if not isinstance(model, MTPPModel):
         return model.log_prob(sequences)
-    model = in_double(model)
-    flat = EventScores(*(np.full(sequences.num_events, np.nan) for _ in EventScores._fields))
-    origins = sequences.previous_times()[sequences.offsets[:-1]]
-    with tqdm(
-        total=sequences.num_events, unit="events", unit_scale=True, desc=progress, disable=progress is None
-    ) as bar:
+    model, total = in_double(model), sequences.num_events
+    flat = EventScores(*(np.full(total, np.nan) for _ in EventScores._fields))
+    spans = ends(sequences, sequences.lengths, 0)  # all events as the future, so that all padding is behind
+    with tqdm(desc=progress, total=total, unit="events", unit_scale=True, disable=progress is None) as bar:
         for rows in _length_buckets(sequences.lengths, max_tokens):
-            count = sequences.lengths[rows]
-            step = np.arange(count.max())
-            mask = step < count[:, None]  # (B, T)
-            where = sequences.offsets[rows, None] + np.minimum(step, count[:, None] - 1)
-            batch = (sequences.times[where] - origins[rows, None], sequences.marks[where], mask)
-            output = model.event_log_prob(*(torch.from_numpy(values).to(model.device) for values in batch))
+            part = spans.rows(rows)
+            times, marks, mask, _ = part.tensors(model.device)
+            output = model.event_log_prob(times, marks, mask)
+            where = runs(part.first, part.lengths)
             for values, field in zip(flat, EventScores._fields, strict=True):
-                values[where[mask]] = output[field].cpu().numpy()[mask]
-            bar.update(int(count.sum()))
+                values[where] = output[field][mask].cpu().numpy()
+            bar.update(len(where))
     for values in flat:
         values[sequences.offsets[:-1]] = np.nan
     return flat

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, NamedTuple, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +22,8 @@ from .explanation import Status
 SOLVER, SOLVER_WITHOUT_GATES = "integrated_gradient", "greedy_search"
 # How far off a search in single precision may be; where that could matter it is repeated in double.
 _ROUNDING = 1e-4
+# What is measured of an answer, named as in `Explanation`, always in this order.
+_MEASURED = ("dppl_left", "dppl_distilled", "dppl_empty", "dppl_left_time", "dppl_left_mark")
 # Below that, not even double precision can tell whether a history helps or misleads.
 _NOTHING = 1e-9
 
@@ -33,24 +35,19 @@ class Answer(NamedTuple):
     distill_mask: Tensor  # (B, L)
     scores: Tensor  # (B, L)
     curve: Tensor | None  # (B, L + 1) dppl_left of the prefixes that were evaluated, inf elsewhere
-    values: dict[str, Tensor]  # (B,) each, in double precision, named as in `Explanation`
-    judged: dict[str, list[Any]]  # B each, named as in `Explanation`
-
-    def columns(self) -> dict[str, list[Any]]:
-        """What an `Explanation` takes over under the same name, B each."""
-        return {name: value.tolist() for name, value in self.values.items()} | self.judged
+    columns: dict[str, list[Any]]  # what an `Explanation` takes over under the same name, B each
 
     def explaining(self) -> Tensor:
         """The distilled events (B, L) of windows that are explained; a set that misses its target is no answer."""
-        explained = [status == "explained" for status in self.judged["status"]]
+        explained = [status == "explained" for status in self.columns["status"]]
         return self.distill_mask & torch.tensor(explained, device=self.history.device)[:, None]
 
     def check_finite(self, names: Any) -> None:
         """Refuse answers that are not numbers, by the name of the first sequence that has one."""
-        numbers = [*self.values.values(), self.scores.masked_fill(~self.history, 0.0)]
-        bad = torch.stack([~value.isfinite().reshape(len(names), -1).all(1) for value in numbers]).any(0)
+        scores = self.scores.masked_fill(~self.history, 0.0).cpu()
+        bad = ~np.isfinite(np.column_stack([scores, *(self.columns[name] for name in _MEASURED)])).all(1)
         if bad.any():
-            name = names[int(bad.int().argmax())]
+            name = names[int(bad.argmax())]
             fix = "Check the model's weights for NaN, and the times for gaps far beyond those the model was trained on"
             raise ValueError(f"an explanation must be made of numbers; sequence {name!r} has none. {fix}.")
 
@@ -71,7 +68,6 @@ class Certifier:
     """Answers questions with one model and one solver: the one given, or the distiller's scores, or the default."""
 
     def __init__(self, model: DistillerModel | MTPPModel, solver: Solver | None) -> None:
-        self.model = model
         self.distiller = model if isinstance(model, DistillerModel) else None
         self.mtpp: MTPPModel = model.mtpp if isinstance(model, DistillerModel) else model
         self.ordering = get_solver(SOLVER if self.mtpp.has_gates else SOLVER_WITHOUT_GATES)
@@ -85,16 +81,11 @@ class Certifier:
         assert self.distiller is not None
         return self.distiller.history_scores(objective.window.to(self.distiller.dtype))  # which may be in double
 
-    def double(self) -> MTPPModel:
-        """A copy of the MTPP in double precision; the user's model is left alone."""
-        return copy.deepcopy(self.mtpp).double()
-
     def answers(self, window: Window, question: Question, double: MTPPModel, *, curves: bool = True) -> list[Answer]:
         """`answer`, and those of `others`. A distiller's own answer stands alone: they have no distiller."""
-        answers, members = [self.answer(window, question, double, curves=curves)], getattr(double, "members", ())
-        for number, other in enumerate(self.others if question.refine != "none" else [], start=1):
-            answers.append(other.answer(window, question, members[number], curves=False))
-        return answers
+        own, members = self.answer(window, question, double, curves=curves), getattr(double, "members", ())
+        others = zip(self.others, members[1:], strict=False) if question.refine != "none" else ()
+        return [own, *(other.answer(window, question, member, curves=False) for other, member in others)]
 
     @torch.no_grad()
     def answer(self, window: Window, question: Question, double: MTPPModel, *, curves: bool = True) -> Answer:
@@ -110,28 +101,25 @@ class Certifier:
             for before, after in zip(search, again, strict=True):
                 if before is not None and after is not None:
                     before[doubtful] = after
-            for name, value in self._measure(double, part, question, again.distill_mask).items():
-                values[name][doubtful] = value
-        return self._judged(window, question, search, values, curves)
+            values[:, doubtful] = self._measure(double, part, question, again.distill_mask)
+        columns = dict(zip(_MEASURED, values.tolist(), strict=True)) | self._judged(window, question, search, values)
+        return Answer(window.history, search.distill_mask, search.scores, search.curve if curves else None, columns)
 
-    def _judged(self, window: Window, question: Question, search: _Search, values: Any, curves: bool) -> Answer:
-        dppl = (values["dppl_left"], values["dppl_distilled"], values["dppl_empty"])
-        met = question.met(*dppl)
-        nothing = values["dppl_empty"] > -_NOTHING
+    def _judged(self, window: Window, question: Question, search: _Search, values: Tensor) -> dict[str, list[Any]]:
+        left, distilled, empty = values[:3]
+        met, nothing = question.met(left, distilled, empty), empty > -_NOTHING
         if question.share is None:
             nothing &= ~met
-        one_minimal = search.reached & question.met(*dppl, MARGIN) & ~nothing & question.prunes
+        one_minimal = search.reached & question.met(left, distilled, empty, MARGIN) & ~nothing & question.prunes
         met = met & ~nothing
         if question.size is not None:
             met = met & (search.distill_mask.sum(1) == window.history.sum(1).clamp(max=question.size))
-            met = met & (values["dppl_left"] < 0)  # events without which the future is likelier explain nothing
+            met = met & (left < 0)  # events without which the future is likelier explain nothing
         status = torch.where(met, 0, torch.where(nothing, 1, 2))
-        judged: dict[str, list[Any]] = {
+        return {
             "status": [get_args(Status)[number] for number in status.tolist()],
             "one_minimal": [checked or None for checked in one_minimal.tolist()],  # not checked is not False
         }
-        curve = search.curve if curves else None
-        return Answer(window.history, search.distill_mask, search.scores, curve, values, judged)
 
     def _search(
         self, mtpp: MTPPModel, window: Window, question: Question, curves: bool, scores: Tensor | None = None
@@ -181,11 +169,11 @@ class Certifier:
         curve, empty = (None if value is None else value.double() for value in (curve, empty))
         return _Search(chosen, scores.double(), reached, curve, closest, empty)
 
-    def _doubtful(self, question: Question, search: _Search, values: dict[str, Tensor]) -> Tensor:
+    def _doubtful(self, question: Question, search: _Search, values: Tensor) -> Tensor:
         """Where rounding may have decided the answer, (B,): times far from their origin, or a value at a limit."""
         if question.refine == "none" or self.mtpp.dtype == torch.float64:
             return torch.zeros_like(search.reached)
-        left, distilled, empty = values["dppl_left"], values["dppl_distilled"], values["dppl_empty"]
+        left, distilled, empty = values[:3]
         doubtful = search.reached & ~question.met(left, distilled, empty, MARGIN)
         if search.empty is not None:
             doubtful |= ~((search.empty - empty).abs() <= _ROUNDING)
@@ -199,16 +187,9 @@ class Certifier:
             doubtful |= ~search.reached
         return doubtful
 
-    def _measure(self, mtpp: MTPPModel, window: Window, question: Question, distill_mask: Tensor) -> dict[str, Tensor]:
-        """The values of an explanation, (B,) each: of what is left, of what is distilled, and of nothing."""
+    def _measure(self, mtpp: MTPPModel, window: Window, question: Question, distill_mask: Tensor) -> Tensor:
+        """`_MEASURED` of what is left, of what is distilled and of nothing: (5, B)."""
         history = window.history
         sets = torch.stack([history & ~distill_mask, distill_mask, torch.zeros_like(history)]).to(window.times.dtype)
         drops = dppl_parts(mtpp, window.to(mtpp.dtype), sets, conditioning=question.conditioning)
-        left, distilled, empty = drops.total
-        return {
-            "dppl_left": left,
-            "dppl_distilled": distilled,
-            "dppl_empty": empty,
-            "dppl_left_time": drops.time[0],
-            "dppl_left_mark": drops.mark[0],
-        }
+        return torch.cat([drops.total, drops.time[:1], drops.mark[:1]])

@@ -27,7 +27,7 @@ from ..files import put_files
 from ..hub.fetch import CACHE_OPTIONS, CHECKPOINTS, fetch_model, list_pretrained, open_model, resolve
 from ..models.distiller import DistillerModel
 from ..models.ehd import EHDDistillerModel
-from ..models.point_process import MTPPModel
+from ..models.point_process import MTPPModel, in_double
 from ..models.question import TARGETS, Conditioning, Question, Refinement, is_count
 from ..models.window import Window
 from ..solvers.base import Solver, available_solvers, get_solver
@@ -110,21 +110,18 @@ class EHDDistiller:
         if isinstance(mtpp, str | PathLike):
             mtpp = open_model(fetch_model(resolve(mtpp)))
         if not isinstance(mtpp, MTPPModel):
-            got = type(mtpp).__name__
-            raise ValueError(f"from_mtpp needs a point process; got {got}. A distiller opens with from_pretrained.")
+            got = f"got {type(mtpp).__name__}. A distiller opens with from_pretrained."
+            raise ValueError(f"from_mtpp needs a point process; {got}")
         return cls(mtpp, **options)
 
     @classmethod
     def from_pretrained(
         cls, name_or_path: str | PathLike[str], *, subfolder: str = "", **options: Any
     ) -> EHDDistiller:
-        """Open a distiller or a point process: a folder, a bundled checkpoint (see `list_pretrained`) or a Hub id.
-
-        Args:
-            subfolder: where in the folder or repository.
-            options: for the Hub revision (branch, tag or commit), token (by default that of `hf auth login` or
-                HF_TOKEN), cache_dir, force_download, local_files_only; others as in transformers, such as dtype.
-        """
+        """Open a distiller or a point process: a folder, a bundled checkpoint (see `list_pretrained`) or a Hub id, or
+        a `subfolder` of it. `options`: for the Hub revision (branch, tag or commit), token (by default that of `hf
+        auth login` or HF_TOKEN), cache_dir, force_download, local_files_only; others as in transformers, such as
+        dtype."""
         fetching = {key: options.pop(key) for key in ("revision", "token", *CACHE_OPTIONS) if key in options}
         try:
             folder = fetch_model(resolve(name_or_path), subfolder=subfolder, **fetching)
@@ -152,8 +149,7 @@ class EHDDistiller:
     @cached_property
     def reading(self) -> Reading:
         """How the model's events are read: as those it was trained on, if its folder says."""
-        file = None if self.folder is None else Path(self.folder) / _READING_FILE
-        if file is not None and file.is_file():
+        if self.folder is not None and (file := Path(self.folder) / _READING_FILE).is_file():
             return Reading.from_dict(json.loads(file.read_text(encoding="utf-8")))
         config: Any = self.mtpp.config
         return Reading(marks=tuple(config.id2label.values()), time_unit=config.time_unit)
@@ -243,16 +239,15 @@ class EHDDistiller:
     ) -> Explanation | list[Explanation]:
         """Which events of the history explain the future?
 
-        Give a whole sequence and how many of its last events are the future, or the history and the future apart.
         One sequence gives one `Explanation`; several (a list of them, or a table with more than one id) a list.
 
         Args:
             sequence: events in any form `load_events` takes, an (n, 2) array too, or an `EventSequences`. Marks by
                 name or number; times as numbers in the model's unit, or as timestamps.
-            future: number of last events of `sequence` to explain (the model's own K if not given); or the future's
-                events, beside `history`.
+            future: number of last events of `sequence` to explain (the model's own K if not given); or, without a
+                sequence, the future's events.
             history: number of events before the future to look at, "all" of them, or by default as many as the model
-                was trained on (40 for an MTPP alone); or the history's events.
+                was trained on (40 for an MTPP alone); or, without a sequence, the history's events.
             intensities: also compute the curves that `Explanation.plot` draws; takes some milliseconds a window.
             progress: show a bar; by default only for more than a few hundred windows.
             asked: epsilon, share, size, delta, refine as in `question`.
@@ -272,8 +267,7 @@ class EHDDistiller:
         bar = tqdm(self.answers(windows, question), "explaining", number, unit="window", disable=not shows)
         explanations = [explanation for _, explanation in sorted(bar, key=lambda answer: answer[0])]
         if intensities:
-            masks = [explanation.distill_mask for explanation in explanations]
-            curves = intensity_curves(self.certifier.double(), windows, masks)
+            curves = intensity_curves(in_double(self.mtpp), windows, [one.distill_mask for one in explanations])
             explanations = [replace(one, intensity=curve) for one, curve in zip(explanations, curves, strict=True)]
         if number > 1 or _is_nested(source):
             return explanations
@@ -300,12 +294,9 @@ class EHDDistiller:
         """A score per event, as attribution libraries give it: higher is more responsible for the future.
 
         One array per sequence, an entry for each of its events; NaN for those that were not scored: the future, and
-        what stands before the `history` looked at. `sequence`, `future` and `history` as in `explain`.
-
-        Args:
-            method: what scores the events, a solver that orders them or its name: "leave_one_out" and "shapley" give
-                losses of log-likelihood per future event; by default the scores that explanations show.
-        """
+        what stands before the `history` looked at. `sequence`, `future` and `history` as in `explain`. `method`, a
+        solver that orders events or its name, scores them: "leave_one_out" and "shapley" give losses of log-likelihood
+        per future event; by default the scores are those that explanations show."""
         solver = get_solver(method) if isinstance(method, str) else method or self.solver
         if not isinstance(solver, Solver) or not solver.orders:
             ordering = ", ".join(name for name in available_solvers() if get_solver(name).orders)
@@ -337,7 +328,7 @@ class EHDDistiller:
         parts = []
         for part in ("history", "future"):
             columns = {"seq_id": rows, "times": table[f"{part}_times"], "marks": table[f"{part}_marks"]}
-            parts.append(self.load(pa.table(columns).replace_schema_metadata(table.schema.metadata), part))
+            parts.append(self.load(pa.table(columns, metadata=table.schema.metadata), part))
         events, num_future = _joined(*parts)
         spans = ends(events, num_future, None)._replace(origins=np.zeros(len(rows)))
         if "window" in table.column_names:
@@ -348,10 +339,9 @@ class EHDDistiller:
     def check_length(self, windows: Windows) -> None:
         """Refuse windows that are longer than the model accepts."""
         lengths = windows.spans.lengths
-        if len(lengths) and lengths.max() > self.max_length:
-            got = f"{lengths.max()} in sequence {windows.names[lengths.argmax()]!r}"
-            limit = f"max_length = {self.max_length} events"
-            raise ValueError(f"A window may have at most {limit}; got {got}. Pass history=<number of events>.")
+        if lengths.max(initial=0) > self.max_length:
+            got = f"{lengths.max()} in sequence {windows.names[lengths.argmax()]!r}. Pass history=<number of events>."
+            raise ValueError(f"A window may have at most max_length = {self.max_length} events; got {got}")
 
     def answers(
         self, windows: Windows, question: Question, *, curves: bool = True
@@ -359,7 +349,7 @@ class EHDDistiller:
         """The number of each window and its explanation, as the batches come. Without `curves` fewer prefixes are
         evaluated."""
         self.check_length(windows)
-        double = self.certifier.double()
+        double = in_double(self.mtpp)
         for batch in windows.spans.batches():
             part = windows.rows(batch)
             window = Window(*part.spans.tensors(self.mtpp.device))
@@ -372,7 +362,7 @@ class EHDDistiller:
         config: Any = self.mtpp.config
         answer, number = answers[0], len(answers) if len(answers) > 1 else None
         agreement = torch.stack([each.explaining() for each in answers]).sum(0)  # (B, L)
-        spans, columns = windows.spans, answer.columns()
+        spans = windows.spans
         for row, name in enumerate(windows.names):
             where = slice(spans.first[row], spans.first[row] + spans.lengths[row])
             labels = [config.id2label[mark] for mark in spans.marks[where].tolist()]
@@ -384,7 +374,7 @@ class EHDDistiller:
                 history=tuple(past),
                 future=tuple(events[split:]),
                 distill_mask=tuple(answer.distill_mask[row, history].tolist()),
-                **{name: values[row] for name, values in columns.items()},
+                **{name: values[row] for name, values in answer.columns.items()},
                 **question.asked | {"size": None if question.size is None else min(question.size, split)},
                 num_models=number,
                 agreement=None if number is None else tuple(agreement[row, history].tolist()),

@@ -128,6 +128,10 @@ class Explanation:
         return tuple(event for event, chosen in zip(self.history, self.distill_mask, strict=True) if not chosen)
 
     @property
+    def _roles(self) -> list[str]:
+        return ["distilled" if chosen else "left" for chosen in self.distill_mask] + ["future"] * len(self.future)
+
+    @property
     def ds(self) -> float:
         """Distinguishment significance: dppl_distilled - dppl_left."""
         return self.dppl_distilled - self.dppl_left
@@ -172,8 +176,7 @@ class Explanation:
     @property
     def is_most_recent(self) -> bool:
         """Whether the answer is the trivial one: simply the last events of the history."""
-        size = sum(self.distill_mask)
-        return all(self.distill_mask[len(self.distill_mask) - size :])
+        return sorted(self.distill_mask) == list(self.distill_mask)
 
     def __str__(self) -> str:
         chosen, is_one = self.distilled, len(self.distilled) == 1
@@ -266,9 +269,8 @@ class Explanation:
     def to_frame(self) -> pd.DataFrame:
         """One row per event of the window: position, time, mark, role (distilled, left or future), score; agreement,
         if there is an ensemble."""
-        roles = ["distilled" if chosen else "left" for chosen in self.distill_mask] + ["future"] * len(self.future)
         frame = pd.DataFrame(list(self.history + self.future), columns=list(Event._fields))
-        frame = frame.assign(role=roles)[["position", "time", "mark", "role", "score"]]
+        frame.insert(3, "role", self._roles)
         if self.agreement is None:
             return frame
         return frame.assign(agreement=pd.array([*self.agreement, *[None] * len(self.future)], dtype="Int32"))
@@ -276,22 +278,16 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, strings and lists; timestamps as ISO strings. The events take the place of the
         lists of `to_row`."""
-
-        def plain(event: Event) -> dict[str, Any]:
+        row = {name: value for name, value in self.to_row().items() if not isinstance(value, list)}
+        events: dict[str, list[dict[str, Any]]] = {"distilled": [], "left": [], "future": []}
+        for event, role in zip(self.history + self.future, self._roles, strict=True):
             is_timestamp = isinstance(event.time, np.datetime64)
             values = {**event._asdict(), "time": str(event.time) if is_timestamp else float(event.time)}
-            if self.agreement is None or event.position >= len(self.history):
-                return values
-            return values | {"agreement": self.agreement[event.position]}
-
-        events = {"distilled": self.distilled, "left": self.left, "future": self.future}
-        row = self.to_row()
-        return {
-            "seq_id": row.pop("seq_id"),
-            **{role: [plain(event) for event in listed] for role, listed in events.items()},
-            **{name: value for name, value in row.items() if not isinstance(value, list)},
-            "curve": None if self.curve is None else list(self.curve),
-        }
+            if self.agreement is not None and role != "future":
+                values["agreement"] = self.agreement[event.position]
+            events[role].append(values)
+        curve = None if self.curve is None else list(self.curve)
+        return {"seq_id": row.pop("seq_id"), **events, **row, "curve": curve}
 
     def to_html(self, *, title: str | None = None) -> str:
         """An interactive page that needs no network: `Path("why.html").write_text(explanation.to_html(), "utf-8")`."""
@@ -311,25 +307,15 @@ class Explanation:
     def to_row(self) -> dict[str, Any]:
         """One flat row with the columns `FIELDS`, for an ensemble `AGREEMENT` too: the distilled events in parallel
         lists, the numbers."""
-        chosen = self.distilled
-        derived = {
-            "seq_id": self.seq_id.item() if isinstance(self.seq_id, np.generic) else self.seq_id,
-            "num_history": len(self.history),
-            "num_future": len(self.future),
-            "num_distilled": len(chosen),
-            "positions": [event.position for event in chosen],
-            "times": [event.time for event in chosen],
-            "marks": [event.mark for event in chosen],
-            "scores": [event.score for event in chosen],
-            "future_times": [event.time for event in self.future],
-            "future_marks": [event.mark for event in self.future],
-            "asked_size": self.size,
-        }
-        fields = [*FIELDS]
+        chosen, fields = self.distilled, FIELDS if self.agreement is None else FIELDS | AGREEMENT
+        row: dict[str, Any] = {"seq_id": self.seq_id.item() if isinstance(self.seq_id, np.generic) else self.seq_id}
+        row |= {f"num_{part}": len(getattr(self, part)) for part in ("history", "future", "distilled")}
+        row |= {f"{name}s": [getattr(event, name) for event in chosen] for name in Event._fields}
+        row |= {f"future_{name}s": [getattr(event, name) for event in self.future] for name in ("time", "mark")}
+        row |= {"asked_size": self.size}
         if self.agreement is not None:
-            derived["agreement"] = [self.agreement[event.position] for event in chosen]
-            fields += AGREEMENT
-        return {name: derived[name] if name in derived else getattr(self, name) for name in fields}
+            row["agreement"] = [self.agreement[event.position] for event in chosen]
+        return {name: row[name] if name in row else getattr(self, name) for name in fields}
 
 
 def explanations_to_frame(

@@ -155,10 +155,9 @@ def explain_many(
 
 
 def _bar(cut: _Cut, work: Work) -> Any:
-    number = None
-    if work.rank == 0 and not is_streamed(cut.source):
-        # Reading takes a small part of the time; better to find a bad row now than after hours.
-        number = sum(len(windows.names) for windows in cut)
+    # Reading takes a small part of the time; better to find a bad row now than after hours.
+    counts = work.rank == 0 and not is_streamed(cut.source)
+    number = sum(len(windows.names) for windows in cut) if counts else None
     shows = work.rank == 0 if work.progress is None else work.progress
     # disable=None leaves the bar away where no one looks.
     return tqdm(desc="explaining", total=number, unit=" windows", unit_scale=True, disable=None if shows else True)
@@ -275,9 +274,9 @@ def _table(explainer: EHDDistiller, unit: Windows, question: Question, schema: p
     if unit.shown.dtype.kind == "M":
         unit = unit._replace(shown=unit.shown.astype("datetime64[us]"))
     for index, explanation in explainer.answers(unit, question, curves=False):
-        row = explanation.to_row()
-        row |= {"score": [event.score for event in explanation.history]}
-        rows[index] = row if has_numbers else row | {"seq_id": str(row["seq_id"])}
+        rows[index] = explanation.to_row() | {"score": [event.score for event in explanation.history]}
+        if not has_numbers:
+            rows[index]["seq_id"] = str(explanation.seq_id)
     return pa.Table.from_pylist([rows[index] for index in range(len(rows))], schema)
 
 
@@ -333,10 +332,8 @@ def _settle(out: Path, request: dict[str, Any], rank: int) -> Explained | None:
         if before.get(name) != request.get(name):
             asked = f"expected {name} {before.get(name)!r}, got {request.get(name)!r}"
             raise ValueError(f"{out} holds answers to another request: {asked}. Choose another folder, or remove it.")
-    if _DONE in names:
-        done = Explained(**json.loads((out / _DONE).read_text(encoding="utf-8")))
-        return done if done.files == len(list(out.glob("part-*.parquet"))) else None
-    return None
+    done = Explained(**json.loads((out / _DONE).read_text(encoding="utf-8"))) if _DONE in names else None
+    return done if done is not None and done.files == len(list(out.glob("part-*.parquet"))) else None
 
 
 def _put(path: Path, value: Any, rank: int) -> None:

@@ -11,13 +11,12 @@ with the first evaluation: the best point process so far. From then on the folde
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -192,12 +191,10 @@ def make_plan(
     crops = train.num_events / min(crop_length, float(train.lengths.mean()))  # that hold every event once
     windows = num_windows(train.lengths, history + future)
 
-    def stage(
-        task: str, model: Config, size: int, items: float, bounds: tuple[float, float], **training: Any
-    ) -> Config:
+    def stage(task: str, model: Config, size: int, items: float, bounds: Any, **training: Any) -> Config:
         """`items`: how many to look at in all, in batches that `size` bounds; `bounds` of the steps."""
         batch_size = int(min(BATCH_SIZE, size))
-        steps = max(10, int(round(min(max(items / batch_size, bounds[0]), bounds[1]), -1)))
+        steps = max(10, int(round(float(np.clip(items / batch_size, *bounds)), -1)))
         training |= {"batch_size": batch_size, "steps": steps, "warmup_steps": steps // 20}
         training |= {"eval_every": math.ceil(steps / NUM_EVALUATIONS[task]), "patience": PATIENCE}
         data = {"pair": f"{future}-{history}", "validation_items": VALIDATION_ITEMS[task], "validation_seed": seed}
@@ -206,7 +203,7 @@ def make_plan(
     stages = {}
     for name, own_seed in seeds:
         part = HAWKES_PART if name == "hawkes" else 1.0
-        effort = (part * MTPP_PASSES * crops, (part * MTPP_STEPS[0], part * MTPP_STEPS[1]))
+        effort: Any = (part * MTPP_PASSES * crops, part * np.array(MTPP_STEPS))
         options: Config = {"learning_rate": LEARNING_RATES.get(name, 0.01), "seed": own_seed}
         config = stage("mtpp", choose_model(name, train.num_events), train.num_events, *effort, **options)
         config["data"]["crop_length"] = crop_length
@@ -322,16 +319,15 @@ def describe_plan(run: Run, splits: Splits, findings: Findings) -> list[tuple[st
     ]
 
 
-def describe_models(plan: Plan, num_events: int) -> list[tuple[str, str]]:
+def describe_models(plan: Plan, num_events: int) -> Iterator[tuple[str, str]]:
     """Which point processes are tried, and why these."""
-    lines = []
-    for stage, name in plan.backbones.items():
+    for number, (stage, name) in enumerate(plan.backbones.items()):
         model = plan.stages[stage]["model"]
         width = f", of width {model['hidden_size']} for {num_events:,} events" if "hidden_size" in model else ""
         recent = ", that sees the sequence's own recent marks" if model.get("recent_marks") else ""
-        lines.append(f"{name}: {BACKBONES.get(name, 'of your own')}{recent}{width}")
-    lines += ["The one that predicts validation events better is kept."] if len(lines) > 1 else []
-    return [("" if number else "model", line) for number, line in enumerate(lines)]
+        yield "" if number else "model", f"{name}: {BACKBONES.get(name, 'of your own')}{recent}{width}"
+    if len(plan.backbones) > 1:
+        yield "", "The one that predicts validation events better is kept."
 
 
 # --- a run and its folder
@@ -364,9 +360,8 @@ class Run:
                 raise ValueError("it lacks steps")
             return cls(**{**saved, "plan": plan, "costs": Costs(**saved.get("costs", {}))})
         except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
-            raise ValueError(
-                f"{file} is not the plan of a training run: {error}. Correct it, or train in another folder."
-            ) from error
+            fix = "Correct it, or train in another folder."
+            raise ValueError(f"{file} is not the plan of a training run: {error}. {fix}") from error
 
     def save(self, out: Path) -> None:
         write_text(out / READING_FILE, json.dumps(self.reading, indent=1))
@@ -381,16 +376,14 @@ def open_run(out: Path, request: Row) -> Run | None:
         return None
     saved = Run.load(out / PLAN_FILE)
     before, now = ({**asked, **asked.get("reading", {})} for asked in (saved.request, request))
-    changed = [key for key in now if key != "reading" and before.get(key) != now[key]]
+    may_change = {"reading"}
     if before.get("minutes") and now.get("minutes"):  # a run by the clock may get more time
-        changed = [key for key in changed if key != "minutes"]
-    if changed:
+        may_change.add("minutes")
+    if changed := [key for key in now if key not in may_change and before.get(key) != now[key]]:
         short = [key for key in changed if key not in ("events", "marks", "plan")]
         listed = [f"{key}: {before.get(key)!r} -> {now[key]!r}" for key in short] or [f"other {changed[0]}"]
-        raise ValueError(
-            f"{out} holds a run that began otherwise ({', '.join(listed)}). Repeat its command to go on with it, or "
-            "choose another folder."
-        )
+        fix = "Repeat its command to go on with it, or choose another folder."
+        raise ValueError(f"{out} holds a run that began otherwise ({', '.join(listed)}). {fix}")
     return saved
 
 
@@ -412,9 +405,9 @@ def prepare(
     run = open_run(out, request)
     if run is None:
         return Run(plan, read.reading.to_dict(), data, request, trial(splits, plan, threads)), splits
-    grows = plan.minutes > run.plan.minutes
-    minutes = max(plan.minutes, run.plan.minutes) if run.finished else plan.minutes
-    run.plan, run.request, run.finished = replace(run.plan, minutes=minutes), request, run.finished and not grows
+    if not run.finished or plan.minutes > run.plan.minutes:
+        run.plan, run.finished = replace(run.plan, minutes=plan.minutes), False
+    run.request = request
     return run, splits
 
 
@@ -441,26 +434,23 @@ def build(config: Config, splits: Splits, mtpp: Any = None) -> tuple[Any, Any, A
     task, data, model, train = config["task"], config["data"], dict(config["model"]), splits["train"]
     needed = {"mtpp": "crop_length", "distiller": "pair"}.get(task)
     if needed not in data or "model_type" not in model:
-        raise ValueError(
-            f"task must be mtpp (data needs crop_length) or distiller (data needs pair), and model needs model_type; "
-            f"got task {task!r}, data {', '.join(data)}, model {', '.join(model)}."
-        )
-    future, history = parse_pair(data["pair"]) if "pair" in data else (0, 0)
-    cut: Callable[[EventSequences], Any]
+        expected = "mtpp (data needs crop_length) or distiller (data needs pair), and model needs model_type"
+        got = f"got task {task!r}, data {', '.join(data)}, model {', '.join(model)}"
+        raise ValueError(f"task must be {expected}; {got}.")
+    window = dict(zip(("future", "history"), parse_pair(data["pair"]), strict=True)) if "pair" in data else {}
+    size, seed = data.get("validation_items", 2000), data.get("validation_seed", 0)
     if task == "mtpp":
         names = {"num_marks": train.num_marks, "id2label": dict(train.id2label), "time_unit": train.time_unit}
-        names |= {"future": future, "history": history} if future else {}
-        built = AutoModel.from_config(AutoConfig.for_model(**{**model, **names}))
+        built = AutoModel.from_config(AutoConfig.for_model(**{**model, **names, **window}))
         built.fit_time_scale(torch.from_numpy(train.intervals()))
-        cut = functools.partial(make_crops, length=data["crop_length"])
-    else:
-        kind: Any = MODEL_MAPPING[type(AutoConfig.for_model(model.pop("model_type")))]
-        mtpp = model.pop("mtpp", None) if mtpp is None else mtpp
-        built = kind.from_mtpp(mtpp, history=history, future=future, **model)
-        cut = functools.partial(make_windows, future=future, history=history)
-    size, seed = data.get("validation_items", 2000), data.get("validation_seed", 0)
-    if task == "mtpp" or "windows" not in data:
-        return built, cut(train), cut(splits["validation"]).sample(size, seed=seed)
+        crops, others = (make_crops(splits[name], length=data["crop_length"]) for name in ("train", "validation"))
+        return built, crops, others.sample(size, seed=seed)
+    kind: Any = MODEL_MAPPING[type(AutoConfig.for_model(model.pop("model_type")))]
+    mtpp = model.pop("mtpp", None) if mtpp is None else mtpp
+    built = kind.from_mtpp(mtpp, **window, **model)
+    if "windows" not in data:
+        windows, judged = (make_windows(splits[name], **window) for name in ("train", "validation"))
+        return built, windows, judged.sample(size, seed=seed)
     from datasets import load_dataset
 
     streaming = bool(data.get("streaming"))
@@ -490,9 +480,9 @@ def carry_out(
 ) -> list[Row]:
     """Train all stages, or what is left of them, judge the model by the test split and put it in place; its rows.
 
-    threads: 0 for those that the trial found best. progress: show bars. began: when the clock of `minutes` started, by
-    `time.monotonic`. finish: take the best models so far and train no further. keep_all: keep the other point
-    processes too, as `backbones/<name>`. announce: is called with what begins.
+    threads: 0 for those that the trial found best. began: when the clock of `minutes` started, by `time.monotonic`.
+    finish: take the best models so far and train no further. keep_all: keep the other point processes too, as
+    `backbones/<name>`. announce: is called with what begins.
     """
     began = time.monotonic() if began is None else began
     transformers_logging.disable_progress_bar()  # one bar at a time, and small models load in a blink
@@ -509,16 +499,14 @@ def carry_out(
         folder = session.train(splits, threads, progress)
         _put_in_place(folder, out)
         tell("Judging it by sequences it has not seen ...")
-        stamp = {"data": run.data, "split": "test", **checkpoint_stamp(folder)}
-        rows = score_model(_open(folder).eval(), splits, **stamp)
+        rows = score_model(_open(folder), splits, data=run.data, split="test", **checkpoint_stamp(folder))
         write_text(out / RESULTS_FILE, "".join(json.dumps(row) + "\n" for row in rows))
         run = replace(run, compared=session.compared(), finished=True)
-        kept = session.kept()
-        for stage, name in run.plan.backbones.items():
-            if stage not in kept and not keep_all:
+        for stage in run.plan.backbones.keys() - session.kept():
+            if not keep_all:
                 remove_folder(session.folder(stage))
-            elif stage not in kept and session.has_ended(stage):
-                make_folder(other := out / OTHERS / name)
+            elif session.has_ended(stage):
+                make_folder(other := out / OTHERS / run.plan.backbones[stage])
                 write_text(other / READING_FILE, json.dumps(run.reading, indent=1))
                 _put_in_place(session.folder(stage), other)
         run.save(out)
@@ -662,15 +650,14 @@ def score_model(model: DistillerModel | MTPPModel, splits: Splits, *, share: flo
     test = splits["test"]
     last = int(np.searchsorted(np.cumsum(test.lengths), share * min(MOST_TEST_EVENTS, test.num_events)))
     part = test.select(np.arange(min(len(test), last + 1)))
-    models: dict[str, Any] = dict(trivial_baselines(test, splits.get("train"), splits.get("validation")))
     distiller, mtpp = (model, model.mtpp) if isinstance(model, DistillerModel) else (None, model)
-    rows = list(evaluate_mtpp({**models, MODEL: mtpp}, part, **stamp))
+    trivial = trivial_baselines(test, splits.get("train"), splits.get("validation"))
+    rows = list(evaluate_mtpp({**trivial, MODEL: mtpp}, part, **stamp))
     config: Any = model.config
     if config.future is None or part.lengths.max() < config.history + config.future:
         return rows
-    windows = make_windows(part, future=config.future, history=config.history).sample(
-        math.ceil(share * MOST_TEST_WINDOWS)
-    )
+    windows = make_windows(part, future=config.future, history=config.history)
+    windows = windows.sample(math.ceil(share * MOST_TEST_WINDOWS))
     solver = "integrated_gradient+prune" if distiller is None else "distiller+prune"
     question = Question(share=0.7, conditioning="survival") if distiller is None else distiller.config.question
     compared = list(compare(mtpp, windows, [solver], question, distiller=distiller, reference="recency", **stamp))
@@ -693,9 +680,8 @@ def judge(rows: Sequence[Row]) -> Verdict:
     *trivial, own = (row for row in rows if row["task"] == "mtpp")
     standing = compare_with_trivial(own, trivial)
     if standing is None:
-        return Verdict(
-            "No trivial model can be fitted to compare it with: no two events differ in time.", ADVICE, False
-        )
+        sentence = "No trivial model can be fitted to compare it with: no two events differ in time."
+        return Verdict(sentence, ADVICE, False)
     numbers = f"(NLL {own['nll']:.3f} against {standing.best['nll']:.3f}). {standing.words}".rstrip()
     if not standing.good:
         sentence = f"It predicts these events no better than a trivial model does, {standing.best['model']} {numbers} "
@@ -712,11 +698,10 @@ def judge(rows: Sequence[Row]) -> Verdict:
         return Verdict(sentence, "Ask about a shorter future, such as 1 event, or train on longer histories.", False)
     history = distilled["pair"].split("-")[1]
     target = f"{distilled['share']:.0%} of what they explain" if distilled["share"] is not None else "the future"
-    sentence += f" {distilled['size']:.1f} of {history} past events carry {target}, "
+    others = "about as many as if simply the most recent were taken"
     if distilled["size"] < LESS_THAN_RECENT * recent["size"]:
-        sentence += f"where the most recent ones would have to be {recent['size']:.1f}."
-    else:
-        sentence += "about as many as if simply the most recent were taken."
+        others = f"where the most recent ones would have to be {recent['size']:.1f}"
+    sentence += f" {distilled['size']:.1f} of {history} past events carry {target}, {others}."
     if distilled["explains_nothing"] > 0.2:
         sentence += f" In {distilled['explains_nothing']:.0%} of the cases the past explains nothing."
     return Verdict(sentence, "Explain a sequence with it.", True)

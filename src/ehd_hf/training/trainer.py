@@ -20,10 +20,12 @@ import signal
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from itertools import chain
 from math import cos, inf, isfinite, pi
 from pathlib import Path
 from typing import Any, Literal
@@ -90,8 +92,9 @@ class TrainingArguments:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainingArguments":
         names = [field.name for field in fields(cls)]
-        if "out" not in values or (unknown := sorted(set(values) - set(names))):
-            wrong = "no out (a folder)" if "out" not in values else f"unknown {', '.join(unknown)}"
+        unknown = sorted(set(values) - set(names))
+        if "out" not in values or unknown:
+            wrong = f"unknown {', '.join(unknown)}" if "out" in values else "no out (a folder)"
             raise ValueError(f"training arguments are {', '.join(names)}; got {wrong}. Check the spelling.")
         return cls(**values)
 
@@ -244,9 +247,8 @@ class _Clock:
 
     def is_over(self) -> bool:
         """Whether nothing is left but the last evaluation."""
-        needed = self.evaluation_seconds + self.step_seconds
         if self.args.minutes:
-            return self.progress.seconds + needed >= 60 * self.args.minutes
+            return self.progress.seconds + self.evaluation_seconds + self.step_seconds >= 60 * self.args.minutes
         return self.progress.step >= self.args.steps
 
 
@@ -281,11 +283,9 @@ class Trainer:
             dataloader_config=DataLoaderConfiguration(split_batches=True, even_batches=False),
         )
         if self.accelerator.device.type == "cpu":
-            if self.accelerator.mixed_precision != "no":
-                raise ValueError(
-                    f"On a CPU train in float32; got mixed precision {self.accelerator.mixed_precision!r}, which is "
-                    "slower there or fails. Launch with --mixed_precision no."
-                )
+            if (precision := self.accelerator.mixed_precision) != "no":
+                got = f"got mixed precision {precision!r}, which is slower there or fails"
+                raise ValueError(f"On a CPU train in float32; {got}. Launch with --mixed_precision no.")
             self._set_threads()
         number = self.accelerator.num_processes
         for name, size in (("batch_size", args.batch_size), ("eval_batch_size", args.eval_batch_size)):
@@ -372,10 +372,8 @@ class Trainer:
         # In half precision the scaler skips such a step and tries a smaller scale at the next.
         if not isfinite(value) or not (isfinite(norm) or accelerator.scaler):
             what = f"loss became {value}" if not isfinite(value) else f"gradient became {float(norm)}"
-            raise ValueError(
-                f"The {what} at step {step}{self._culprits(step)}. Lower the learning rate ({args.learning_rate}) "
-                "or look for extreme intervals in the data; the last checkpoint is intact."
-            )
+            fix = f"Lower the learning rate ({args.learning_rate}) or look for extreme intervals in the data"
+            raise ValueError(f"The {what} at step {step}{self._culprits(step)}. {fix}; the last checkpoint is intact.")
         optimizer.step()
         progress.step = step + 1
         before = progress.train_loss
@@ -383,17 +381,18 @@ class Trainer:
 
     def _bar(self) -> Any:
         """A bar over the steps, or over the seconds."""
-        args, progress = self.args, self.progress
-        first, last = (progress.seconds, 60 * args.minutes) if args.minutes else (progress.step, args.steps)
-        shown = args.progress and self.accelerator.is_main_process
+        args, shown = self.args, self.args.progress and self.accelerator.is_main_process
         look = "{desc} {percentage:3.0f}% |{bar}| {remaining} left{postfix}"
-        options: Any = {"desc": self.watch.title, "bar_format": look, "dynamic_ncols": True}
-        return tqdm(total=last, initial=first, disable=not shown, **options)
+        options: Any = {"desc": self.watch.title, "bar_format": look, "dynamic_ncols": True, "disable": not shown}
+        return tqdm(total=60 * args.minutes or args.steps, initial=self._passed(), **options)
+
+    def _passed(self) -> float:
+        return self.progress.seconds if self.args.minutes else self.progress.step
 
     def _tell(self, bar: Any) -> None:
         """Move the bar; once a minute, add a line to the log."""
         args, progress = self.args, self.progress
-        bar.update((progress.seconds if args.minutes else progress.step) - bar.n)
+        bar.update(self._passed() - bar.n)
         standing = f"{self.watch.metric} not known yet"
         if progress.best is not None and isfinite(progress.best):
             latest = progress.best if self.latest is None else self.latest
@@ -493,7 +492,7 @@ class Trainer:
         """Mean of `loss` and of every metric over the evaluation data, weighted by items."""
         if self.eval_dataset is None:
             return {}
-        totals: dict[str, float] = {}
+        totals: defaultdict[str, float] = defaultdict(float)
         self.model.eval()
         streamed = isinstance(self.eval_dataset, StreamedWindows)
         with torch.no_grad():
@@ -501,16 +500,15 @@ class Trainer:
                 outputs = self.model(**batch)
                 items = outputs.get("num_items")
                 weight = float(items) if items is not None else float(len(next(iter(batch.values()))))
-                scalars = {name: value for name, value in outputs.items() if value.dim() == 0 and name != "num_items"}
-                for name, value in {**scalars, "": 1.0}.items():
-                    totals[name] = totals.get(name, 0.0) + weight * float(value)
+                totals["num_items"] += weight
+                for name, value in outputs.items():
+                    if value.dim() == 0 and name != "num_items":
+                        totals[name] += weight * float(value)
         self.model.train()
-        names = sorted(set(gather_object(list(totals))))  # a process without a batch has none
-        sums = torch.tensor([totals.get(name, 0.0) for name in names], dtype=torch.float64)
-        summed = self.accelerator.reduce(sums.to(self.accelerator.device), "sum")
-        reduced = dict(zip(names, summed.tolist(), strict=True))
-        weight = reduced.pop("") or 1.0  # nothing may count in any batch
-        return {name: value / weight for name, value in reduced.items()}
+        shares = gather_object([totals])  # of each process; one without a batch has none
+        sums = {name: sum(share[name] for share in shares) for name in sorted({*chain(*shares)})}
+        weight = sums.pop("num_items", 0.0) or 1.0  # nothing may count in any batch
+        return {name: value / weight for name, value in sums.items()}
 
     def _set_threads(self) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
@@ -525,20 +523,14 @@ class Trainer:
 
     def _open_run(self, resume: bool) -> Path | None:
         """The checkpoint to go on from; None for a new run, whose folder must be empty."""
-        if resume:
-            if not self._checkpoints:
-                raise ValueError(
-                    f"To resume, out must hold checkpoints/step-*; got {str(self.out)!r}, which has none. "
-                    "Start without resuming, or name the folder of an interrupted run."
-                )
-            return self._checkpoints[-1]
-        if self.accelerator.is_main_process and not files.holds_nothing(self.out):
-            raise ValueError(
-                f"out must be new or empty, so that no earlier run is lost; {str(self.out)!r} is not. "
-                "Resume the run in it, or choose another folder."
-            )
+        if resume and not self._checkpoints:
+            got = f"got {str(self.out)!r}, which has none. Start without resuming, or name an interrupted run's folder"
+            raise ValueError(f"To resume, out must hold checkpoints/step-*; {got}.")
+        if not resume and self.accelerator.is_main_process and not files.holds_nothing(self.out):
+            got = f"{str(self.out)!r} is not. Resume the run in it, or choose another folder"
+            raise ValueError(f"out must be new or empty, so that no earlier run is lost; {got}.")
         self.accelerator.wait_for_everyone()
-        return None
+        return self._checkpoints[-1] if resume else None
 
     def _save_checkpoint(self, optimizer: torch.optim.Optimizer) -> None:
         if self.accelerator.is_main_process:
@@ -561,24 +553,24 @@ class Trainer:
             tensors = load_file(folder / "state.safetensors")
             progress, arguments = Progress(**saved["progress"]), saved["args"]
         except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
-            raise ValueError(
-                f"A checkpoint holds progress.json and state.safetensors; {str(folder)!r} cannot be read ({error}). "
-                "Delete it to resume from the one before."
-            ) from error
+            reason = f"{str(folder)!r} cannot be read ({error}). Delete it to resume from the one before."
+            raise ValueError(f"A checkpoint holds progress.json and state.safetensors; {reason}") from error
         self._check_unchanged(arguments)
         self.progress = progress
-        weights = {name[6:]: value for name, value in tensors.items() if name.startswith("model.")}
+        weights: dict[str, Tensor] = {}
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            owner, _, name = name.partition(".")
+            if owner == "model":
+                weights[name] = value
+            else:
+                index, _, name = name.partition(".")
+                state.setdefault(int(index), {})[name] = value
         try:
             self._plain_model.load_state_dict(weights)
         except RuntimeError as error:
-            raise ValueError(
-                f"A run resumes with the model it began with; the weights in {str(folder)!r} do not fit ({error})."
-            ) from error
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            if name.startswith("optimizer."):
-                _, index, key = name.split(".", 2)
-                state.setdefault(int(index), {})[key] = value
+            reason = f"the weights in {str(folder)!r} do not fit ({error})"
+            raise ValueError(f"A run resumes with the model it began with; {reason}.") from error
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
         if self.accelerator.is_main_process and (log := self.out / "log.jsonl").exists():
             # Rows written after the checkpoint will be written again.
@@ -586,16 +578,15 @@ class Trainer:
             files.write_text(log, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
     def _check_unchanged(self, before: Mapping[str, Any]) -> None:
+        may_change = _FREE_TO_CHANGE | ({"minutes"} if self.args.minutes and before.get("minutes") else set())
         changes = [
             f"{name}: {before.get(name)!r} -> {value!r}"
             for name, value in asdict(self.args).items()
-            if name not in _FREE_TO_CHANGE and before.get(name, 0) != value
-            if not (name == "minutes" and value and before.get(name))  # more time is welcome
+            if name not in may_change and before.get(name, 0) != value
         ]
         if changes:
-            raise ValueError(
-                f"A run resumes with the arguments it began with; got changes: {', '.join(changes)}. Undo them."
-            )
+            got = ", ".join(changes)
+            raise ValueError(f"A run resumes with the arguments it began with; got changes: {got}. Undo them.")
 
     @property
     def _plain_model(self) -> Any:
