@@ -78,7 +78,7 @@ def whole_sequences(tables: Iterable[pa.Table], column: str) -> Iterator[pa.Tabl
     last = None
     for table in tables:
         ids = plain(table[column])
-        is_last = pc.fill_null(pc.equal(ids, ids[-1]), False).to_numpy()
+        is_last = pc.fill_null(pc.equal(ids, ids[-1]), False).to_numpy(zero_copy_only=False)
         cut = len(ids) - int(np.argmin(is_last[::-1])) if not is_last.all() else 0
         if begun and (cut or last != ids[0]):
             yield pa.concat_tables([*begun, table.slice(0, cut)], promote_options="permissive")
@@ -176,7 +176,7 @@ def data_files(path: Path) -> list[Path]:
     if not path.exists():
         raise FileNotFoundError(f"no file or folder {path}; check the path")
     files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.name[0] not in "._")
-    files = [file for file in files if _is_split(file)] or files if path.is_dir() else files
+    files = list(filter(_is_split, files)) or files
     kinds = {file.suffix for file in files if file.suffix in FILE_TYPES}
     if len(kinds) != 1:
         got = ", ".join(sorted(kinds)) or "none"
