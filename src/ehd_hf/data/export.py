@@ -66,15 +66,16 @@ def export_windows(
         raise ValueError("a data set needs pairs, and splits that share one mark vocabulary. Use load_splits.")
     name, texts = " ".join(name.split()), {key: str(value).strip() for key, value in (card or {}).items()}
     splits = {key: replace(s, time_unit=s.time_unit or texts.get("time_unit")) for key, s in splits.items()}
-    stores = {}
-    for future, history in dict.fromkeys(map(tuple, pairs)):
+    stores: dict[tuple[str, str], WindowStore] = {}
+    for future, history in pairs:
+        pair = f"{future}-{history}"
         for split, sequences in splits.items():
             try:
-                stores[f"{future}-{history}", split] = make_windows(sequences, future=future, history=history)
+                stores[pair, split] = make_windows(sequences, future=future, history=history)
             except ValueError as error:
                 raise ValueError(f"split {split!r}: {error}") from None
         if "test" in splits:
-            stores[f"{future}-{history}", "test_sampled"] = stores[f"{future}-{history}", "test"].sample()
+            stores[pair, "test_sampled"] = stores[pair, "test"].sample()
 
     with folder_replaced_when_done(out) as partial:
         for split, sequences in splits.items():
@@ -107,17 +108,13 @@ def _seq_ids(sequences: EventSequences) -> pa.Array:
 
 def _write_sequences(sequences: EventSequences, path: Path) -> None:
     offsets = pa.array(sequences.offsets, pa.int32())
-    epochs = np.full(len(sequences), "NaT", "datetime64[ns]") if sequences.epochs is None else sequences.epochs
-    columns = {
-        "seq_id": _seq_ids(sequences),
-        "times": pa.ListArray.from_arrays(offsets, sequences.times),
-        "marks": pa.ListArray.from_arrays(offsets, sequences.marks),
-        "start": pa.array(sequences.starts, from_pandas=True),  # unknown is null
-        "epoch": pa.array(epochs),
-    }
+    lists = [pa.ListArray.from_arrays(offsets, values) for values in (sequences.times, sequences.marks)]
+    starts = pa.array(sequences.starts, from_pandas=True)  # unknown is null
+    epochs = pa.nulls(len(sequences)) if sequences.epochs is None else pa.array(sequences.epochs)
     schema = _schema(sequences, {"": -1}, "start", "epoch")
+    table = pa.table([_seq_ids(sequences), *lists, starts, epochs], schema.names)
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(columns).cast(schema), path, row_group_size=ROWS_PER_CHUNK)
+    pq.write_table(table.cast(schema), path, row_group_size=ROWS_PER_CHUNK)
 
 
 def _write_windows(store: WindowStore, path: Path, progress: tqdm[Any]) -> None:
@@ -129,16 +126,11 @@ def _write_windows(store: WindowStore, path: Path, progress: tqdm[Any]) -> None:
         for begin in range(0, len(store), ROWS_PER_CHUNK):
             rows = np.arange(begin, min(begin + ROWS_PER_CHUNK, len(store)))
             times, marks = (values.numpy() for values in store.gather(rows))  # (B, T)
-            lists = {
-                "history_times": times[:, :history],
-                "history_marks": marks[:, :history],
-                "future_times": times[:, history:],
-                "future_marks": marks[:, history:],
-            }
-            columns = {key: pa.FixedSizeListArray.from_arrays(v.ravel(), v.shape[1]) for key, v in lists.items()}
-            columns["seq_id"] = seq_ids.take(pa.array(sequence_index[rows]))
-            columns |= {"window": pa.array(window_offset[rows]), "origin": pa.array(store.origins[rows])}
-            writer.write_table(pa.table({key: columns[key] for key in schema.names}).cast(schema))
+            lists = (times[:, :history], marks[:, :history], times[:, history:], marks[:, history:])
+            columns = [seq_ids.take(pa.array(sequence_index[rows]))]
+            columns += [pa.FixedSizeListArray.from_arrays(part.ravel(), part.shape[1]) for part in lists]
+            columns += [pa.array(window_offset[rows]), pa.array(store.origins[rows])]
+            writer.write_table(pa.table(columns, schema.names).cast(schema))
             progress.update(len(rows))
 
 
@@ -158,10 +150,7 @@ def statistics(sequences: EventSequences) -> dict[str, float]:
 
 
 def _card(
-    name: str,
-    texts: dict[str, str],
-    splits: Mapping[str, EventSequences],
-    stores: Mapping[tuple[str, str], WindowStore],
+    name: str, texts: dict[str, str], splits: dict[str, EventSequences], stores: dict[tuple[str, str], WindowStore]
 ) -> str:
     """README.md: YAML that tells `datasets` where each configuration lies; texts as given, statistics computed."""
     texts = {"pretty_name": name, "license": "unknown", "provenance": "Not stated."} | texts
@@ -180,7 +169,6 @@ def _card(
     for (pair, split), store in stores.items():
         too_short = {} if split == "test_sampled" else {f"too short for {pair}": store.num_too_short}
         windows.setdefault(split, {}).update({pair: len(store)} | too_short)
-    labels = next(iter(splits.values())).id2label
     counts = {split: np.bincount(s.marks, minlength=s.num_marks).tolist() for split, s in splits.items()}
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
     environment.filters |= {"plain": plain_markdown, "cell": _cell}
@@ -190,7 +178,7 @@ def _card(
         marker=CARD_MARKER,
         texts=texts,
         time_unit=next(iter(splits.values())).time_unit,
-        labels=labels,
+        labels=next(iter(splits.values())).id2label,
         counts=counts,
         example=next(iter(configs)),
         folder=CARD_FOLDER,
@@ -198,10 +186,6 @@ def _card(
         seed=SAMPLED_SEED,
         statistics={split: statistics(sequences) for split, sequences in splits.items()},
         windows=windows,
-        mark_counts={
-            mark: {"name": label, **{split: count[mark] for split, count in counts.items()}}
-            for mark, label in labels.items()
-        },
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 

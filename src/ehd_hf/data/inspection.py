@@ -26,10 +26,9 @@ def inspect_events(events: EventSequences) -> Findings:
     # Times that were spread within their resolution are looked at as the source has them, in units of it.
     unit = events.resolution or 1.0
     times = events.times if events.resolution is None else np.floor(events.times / unit)
-    is_inner = np.ones(events.num_events, dtype=bool)
-    is_inner[events.offsets[:-1]] = False
-    intervals = np.diff(times)[is_inner[1:]] * unit
-    repeated = (np.diff(times) == 0) & (np.diff(events.marks) == 0) & is_inner[1:]
+    between = events.offsets[1:-1] - 1  # from one sequence to the next
+    intervals, changes = (np.delete(np.diff(values), between) for values in (times, events.marks))
+    intervals, num_repeated = intervals * unit, int(((intervals == 0) & (changes == 0)).sum())
     counts = np.bincount(events.marks, minlength=events.num_marks)
     fewest, most, (history, future) = int(lengths.min()), int(lengths.max()), choose_window(lengths)
     figures: dict[str, Any] = {
@@ -50,7 +49,7 @@ def inspect_events(events: EventSequences) -> Findings:
     if events.epochs is not None:
         for name, end in (("from", events.epochs.min()), ("to", events.shown_times().max())):
             figures[name] = str(end.astype("datetime64[s]")).replace("T", " ")
-    return Findings(figures, list(_warnings(events, figures, intervals, int(repeated.sum()))))
+    return Findings(figures, list(_warnings(events, figures, intervals, num_repeated)))
 
 
 def _warnings(

@@ -35,6 +35,7 @@ from .tables import (
     first_rows,
     is_csv,
     is_large,
+    is_number,
     is_split_folder,
     is_text,
     nearest,
@@ -126,31 +127,26 @@ def read_events(
     """Event sequences from a table as people have them, in order of time.
 
     Args:
-        source: a .csv, .tsv, .jsonl, .json or .parquet file with one row per event (or per sequence, lists in its
-            cells), or any other table `load_events` takes; or a folder of such files named train, validation and test,
-            which are read as one table and returned apart as `Read.splits`.
+        source: what `load_events` takes, such as a .csv or .parquet file; or a folder of files named train, validation
+            and test, which are read as one table and returned apart as `Read.splits`.
         time, mark, sequence: names of the columns; where one is not given, the first of `COLUMN_NAMES` that is there.
         time_format: see `Reading`; detected if not given.
-        time_unit: unit to convert timestamps to, or the name of the numbers' unit; by default the one in which the
-            median interval is nearest to 1.
+        time_unit: as in `load_events`; by default timestamps have the one in which their median interval is nearest 1.
         max_marks: how many kinds of events to tell apart at most.
         max_events: of a file larger than memory, how many events to take at most (see `tables.read_some`).
         reading: how earlier events were read; what it says of marks, unit and resolution is kept.
     """
-    if is_split_folder(source):
-        asked = {"time": time, "mark": mark, "sequence": sequence}
-        options = {"time_format": time_format, "time_unit": time_unit, "max_marks": max_marks}
-        return _read_folder(Path(source), asked, reading or Reading(), options, max_events)
-    kept = reading or Reading()
     if max_marks < 2:
         raise ValueError(f"max_marks must be at least 2; got {max_marks}. The default is {MAX_MARKS}.")
+    asked, kept = {"time": time, "mark": mark, "sequence": sequence}, reading or Reading()
     notes: list[str] = []
-    table, names = _read_columns(source, {"time": time, "mark": mark, "sequence": sequence}, kept, max_events, notes)
-    rows = _without_missing(event_rows(table, names, forgiving=True), names, notes)
+    read_rows = _read_folder if (is_folder := is_split_folder(source)) else _read_rows
+    rows, names = read_rows(source, asked, kept, max_events, notes)
+    rows = _without_missing(rows, names, notes)
     times, written = _read_times(plain(rows["time"]), time_format, kept.time_format, names["time"], notes)
     marks, codes, merges = _read_marks(rows["mark"], kept, max_marks, names["mark"], notes)
     unit = time_unit or kept.time_unit
-    detects_unit = not _is_number(times.type) and unit is None
+    detects_unit = not is_number(times.type) and unit is None
     if detects_unit and kept.marks:
         raise ValueError("this model was trained on numbers without a unit; got timestamps. Give such numbers.")
     rows = rows.set_column(0, "time", times).set_column(1, "mark", pa.array(codes))
@@ -161,46 +157,44 @@ def read_events(
     if resolution is not None:
         events = spread_ties(events, resolution)
     columns = (names["time"], names["mark"], names.get("sequence"))
-    return Read(events, Reading(*columns, written, events.time_unit, tuple(marks), merges, resolution), notes)
-
-
-def _read_folder(
-    folder: Path, asked: Mapping[str, str | None], kept: Reading, options: Mapping[str, Any], max_events: int | None
-) -> Read:
-    """The files of a folder as one table, so that marks, unit and format are the same; sequences stay apart. Their ids
-    begin with the split's name if an id is in several files."""
-    tables, ids, names, large = [], [], dict[str, str](), list[str]()
-    files = split_files(folder)
-    share = max_events and max_events // len(files)
-    for split, file in files.items():
-        table, found = _read_columns(file, asked, kept, share, large)
-        names = names or found
-        if "sequence" in found:
-            own = plain(table[found["sequence"]]).cast(pa.string())
-        else:  # lists are a sequence each, events are one sequence
-            is_lists = pa.types.is_nested(table.schema.field(found["time"]).type)
-            own = pa.array([str(row) if is_lists else "0" for row in range(table.num_rows)], pa.string())
-        table = table.select([found["time"], found["mark"]]).rename_columns(["time", "mark"])
-        tables.append(table.append_column("sequence", pc.binary_join_element_wise(split, own, "/")))
-        ids.append(split)
-    whole = pa.concat_tables(tables, promote_options="permissive")
-    roles: dict[str, Any] = {role: role for role in ("time", "mark", "sequence")}
-    events, reading, notes, _ = read_events(whole, **roles, **options, reading=kept)
-    owners, own_ids = zip(*(str(name).split("/", 1) for name in events.seq_ids), strict=True)
-    if len(set(own_ids)) == len(own_ids):
-        events = replace(events, seq_ids=tuple(own_ids))
-    splits = {split: events.select(np.flatnonzero(np.array(owners) == split)) for split in ids}
-    reading = replace(reading, time=names["time"], mark=names["mark"], sequence=names.get("sequence"))
-    return Read(events, reading, large + notes, splits if len(splits) > 1 else None)
+    reading = Reading(*columns, written, events.time_unit, tuple(marks), merges, resolution)
+    events, splits = _apart(events) if is_folder else (events, None)
+    return Read(events, reading, notes, splits)
 
 
 # --- columns
 
 
-def _read_columns(
+def _read_folder(
+    folder: Any, asked: Mapping[str, str | None], kept: Reading, max_events: int | None, notes: list[str]
+) -> tuple[pa.Table, dict[str, str]]:
+    """The rows of all files, so that marks, unit and format are the same. Ids begin with the split's name and "/"."""
+    files = split_files(Path(folder))
+    share = max_events and max_events // len(files)
+    tables, columns = [], dict[str, str]()
+    for split, file in files.items():
+        rows, names = _read_rows(file, asked, kept, share, notes)
+        if "sequence" not in rows.column_names:  # events are one sequence
+            rows = rows.append_column("sequence", pa.array(["0"]).take(pa.array(np.zeros(rows.num_rows, np.int64))))
+        ids = pc.binary_join_element_wise(split, plain(rows["sequence"]).cast(pa.string()), "/")
+        tables.append(rows.set_column(2, "sequence", ids))
+        columns = columns or names
+    return pa.concat_tables(tables, promote_options="permissive"), columns
+
+
+def _apart(events: EventSequences) -> tuple[EventSequences, dict[str, EventSequences] | None]:
+    """The events of a folder, whole and by split; sequences keep the split's name where files share an id."""
+    owners, ids = zip(*(str(name).split("/", 1) for name in events.seq_ids), strict=True)
+    if len(set(ids)) == len(ids):
+        events = replace(events, seq_ids=ids)
+    splits = {split: events.select(np.flatnonzero(np.array(owners) == split)) for split in dict.fromkeys(owners)}
+    return events, splits if len(splits) > 1 else None
+
+
+def _read_rows(
     source: Any, asked: Mapping[str, str | None], kept: Reading, max_events: int | None, notes: list[str]
 ) -> tuple[pa.Table, dict[str, str]]:
-    """A table, and its column of each role; of a large file at most so many events, and a note that says so."""
+    """A row per event, and the column of each role; of a large file at most so many events, and a note says so."""
     if max_events is not None and is_large(source):
         names = _find_columns(next(read_tables(source)), asked, kept)
         table, total = read_some(source, names, max_events)
@@ -209,14 +203,15 @@ def _read_columns(
                 f"{taken:,} of the {total:,} events of {Path(source).name} are taken: whole sequences, chosen by a "
                 f"hash of their names, with at most {max_events:,} events (max_events)."
             )
-        return table, names
-    if not is_csv(source):
+    elif is_csv(source):
+        names = _find_columns(first_rows(source), asked, kept)
+        # Marks and ids are text, whatever their first rows look like.
+        text = [names[role] for role in ("mark", "sequence") if role in names]
+        table = read_table(source, columns=names.values(), text_columns=text)
+    else:
         table = read_table(source)
-        return table, _find_columns(table, asked, kept)
-    names = _find_columns(first_rows(source), asked, kept)
-    # Marks and ids are text, whatever their first rows look like.
-    text = [names[role] for role in ("mark", "sequence") if role in names]
-    return read_table(source, columns=names.values(), text_columns=text), names
+        names = _find_columns(table, asked, kept)
+    return event_rows(table, names, forgiving=True), names
 
 
 def _find_columns(table: pa.Table, asked: Mapping[str, str | None], kept: Reading) -> dict[str, str]:
@@ -229,8 +224,9 @@ def _find_columns(table: pa.Table, asked: Mapping[str, str | None], kept: Readin
         free = [name for name in candidates if name in names and name not in columns.values()]
         if role not in columns and free:
             columns[role] = check_column(names, role, free[0])
-    if "time" not in columns and len(timestamps := _columns_of_timestamps(table)) == 1:
-        columns["time"] = check_column(names, "time", timestamps[0])
+    if "time" not in columns:
+        timestamps = [name for name, values in zip(names, table.columns, strict=True) if _holds_timestamps(values)]
+        columns |= {"time": check_column(names, "time", *timestamps)} if len(timestamps) == 1 else {}
     if missing := [role for role in ("time", "mark") if role not in columns]:
         which = " and which ".join({"time": "when it happened", "mark": "what happened"}[role] for role in missing)
         roles = " and ".join(f"the {role} column" for role in missing)
@@ -240,24 +236,19 @@ def _find_columns(table: pa.Table, asked: Mapping[str, str | None], kept: Readin
     return {role: columns[role] for role in COLUMN_NAMES if role in columns}
 
 
-def _columns_of_timestamps(table: pa.Table) -> list[str]:
-    """The columns whose first values are timestamps beyond doubt."""
-    names = []
-    for position, name in enumerate(table.column_names):
-        try:
-            sample = plain(table.column(position).slice(0, 200).drop_null())
-            if len(sample) and _understand(sample, None, name, [])[1] != NUMBER:
-                names.append(name)
-        except ValueError:
-            continue
-    return names
+def _holds_timestamps(values: pa.ChunkedArray) -> bool:
+    """Whether the first values of a column are timestamps beyond doubt."""
+    try:
+        sample = plain(values.slice(0, 200).drop_null())
+        return len(sample) > 0 and _understand(sample, None, "", [])[1] != NUMBER
+    except ValueError:
+        return False
 
 
 def _without_missing(table: pa.Table, names: Mapping[str, str], notes: list[str]) -> pa.Table:
     """The rows in which nothing is missing; marks and ids without blanks around them."""
     missing: dict[str, np.ndarray] = {}
-    for role in names:
-        values = table[role]
+    for role, values in zip(table.column_names, table.columns, strict=True):
         if role != "time" and is_text(getattr(values.type, "value_type", values.type)):
             distinct = encoded(values)
             trimmed = pc.utf8_trim_whitespace(distinct.dictionary)
@@ -284,8 +275,8 @@ def _without_missing(table: pa.Table, names: Mapping[str, str], notes: list[str]
 def _read_times(
     values: pa.Array, asked: str | None, stored: str | None, column: str, notes: list[str]
 ) -> tuple[pa.Array, str]:
-    """Times in the format asked for, else in the stored one if they fit it, else as detected. A stored format is
-    reused only where it cannot be detected again: ambiguous patterns, plain numbers."""
+    """Times in the format asked for, else in the stored one if they fit it, else as detected."""
+    # Only ambiguous patterns and plain numbers cannot be detected again.
     if asked is None and ("%" in (stored or "") or stored == NUMBER):
         try:
             return _understand(values, stored, column, notes)
@@ -302,15 +293,11 @@ def _understand(array: pa.Array, wanted: str | None, column: str, notes: list[st
         return array, ISO
     if pa.types.is_time(kind):
         raise ValueError(f"times need a date; column {column!r} holds times of day such as {array[0]}. Add the date.")
-    if _is_number(kind):
+    if is_number(kind):
         return _understand_numbers(array, wanted, column, notes)
     if not is_text(kind):
         raise ValueError(f"times are numbers, timestamps or text; column {column!r} holds {kind}. Convert it.")
     return _understand_text(array, wanted, column, notes)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
 def _understand_numbers(array: pa.Array, wanted: str | None, column: str, notes: list[str]) -> tuple[pa.Array, str]:
@@ -422,19 +409,18 @@ def _in_natural_unit(events: EventSequences) -> EventSequences:
 
 def _tied_resolution(events: EventSequences, times: pa.Array, notes: list[str]) -> float | None:
     """What the times were rounded to, in the events' unit, if that makes many of them equal."""
-    repeated = events.intervals() == 0
-    repeated[events.offsets[:-1]] = False
-    tied = int(repeated.sum())
-    if tied <= TIED_SHARE * max(1, events.num_events - len(events)):
+    intervals = np.delete(events.intervals(), events.offsets[:-1])
+    tied = int((intervals == 0).sum())
+    if tied <= TIED_SHARE * max(1, len(intervals)):
         return None
     share = f"{tied / events.num_events:.0%} of the events have the very time of the one before"
-    if not _is_number(times.type):
+    if not is_number(times.type):
         nanoseconds = times.cast(pa.timestamp("ns")).view(pa.int64()).to_numpy(zero_copy_only=False)
-        names = {"D": "day", "h": "hour", "min": "minute", "s": "second", "ms": "millisecond"}
-        for unit in (unit for unit in names if (nanoseconds % TIME_UNITS[unit] == 0).all()):
-            rounded = f"times are rounded to the {names[unit]}"
-            notes.append(f"{share}: {rounded}. A model sees them spread over it, in their order.")
-            return TIME_UNITS[unit] / unit_in_nanoseconds(events.time_unit or "s")
+        for unit, name in {"D": "day", "h": "hour", "min": "minute", "s": "second", "ms": "millisecond"}.items():
+            if (nanoseconds % TIME_UNITS[unit] == 0).all():
+                spread = "A model sees them spread over it, in their order."
+                notes.append(f"{share}: times are rounded to the {name}. {spread}")
+                return TIME_UNITS[unit] / unit_in_nanoseconds(events.time_unit or "s")
     elif (events.times == np.floor(events.times)).all():
         notes.append(f"{share}: times are whole numbers. The model sees them spread over the unit, in their order.")
         return 1.0
@@ -443,17 +429,16 @@ def _tied_resolution(events: EventSequences, times: pa.Array, notes: list[str]) 
 
 
 def spread_ties(events: EventSequences, resolution: float) -> EventSequences:
-    """Times moved to a random place within their resolution, the order of the events kept; `shown_times` undoes it.
-    The place follows from a sequence's name and an event's number in it: it stays when other events are added."""
+    """Times moved within their resolution, the order of the events kept; `shown_times` undoes it. The place follows
+    from a sequence's name and an event's number in it: it stays when other events are added."""
     names = np.array([zlib.crc32(str(name).encode()) for name in events.seq_ids], dtype=np.uint64)
-    number = np.arange(events.num_events) - np.repeat(events.offsets[:-1], events.lengths)
-    mixed = (np.repeat(names, events.lengths) << np.uint64(32)) + number.astype(np.uint64)
+    owner = np.repeat(np.arange(len(events)), events.lengths)
+    number = np.arange(events.num_events) - events.offsets[owner]
+    mixed = (names[owner] << np.uint64(32)) + number.astype(np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     draws = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) / 2**53
-    new = np.append(True, events.times[1:] != events.times[:-1])
-    new[events.offsets[:-1]] = True
-    draws = draws[np.lexsort((draws, np.cumsum(new)))]  # rising among events of one time
+    draws = draws[np.lexsort((draws, events.times, owner))]  # rising among events of one time
     # Not quite to the ends, so that rounding cannot carry a time over.
     return replace(events, times=events.times + resolution * (0.001 + 0.998 * draws), resolution=resolution)
 

@@ -1,8 +1,7 @@
 """Marked event sequences: what a user has, checked once at the door and then trusted.
 
-`EventSequences` holds many sequences flat (one copy in memory, sequence i between two offsets). `load_events` makes it
-from files, frames, datasets and lists; `reading.read_events` from tables whose columns and formats it detects first.
-Both go through `event_rows` and `checked_sequences`. Windows, models and solvers start from here.
+`load_events` makes them from files, frames, datasets and lists; `reading.read_events` from tables whose columns and
+formats it detects first. Both go through `event_rows` and `checked_sequences`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .tables import FILE_TYPES, SPLIT_NAMES, is_text, nearest, plain, read_table
+from .tables import FILE_TYPES, SPLIT_NAMES, is_list, is_number, is_text, nearest, plain, read_table
 
 TIME_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}  # in nanoseconds
 TIME_UNITS |= {"D": 24 * TIME_UNITS["h"], "W": 7 * 24 * TIME_UNITS["h"]}
@@ -147,14 +148,12 @@ def load_events(
     time_unit: str | None = None,
     sort: bool = False,
 ) -> EventSequences:
-    """Event sequences from a file, a frame, a dataset or plain lists, with one row per event, or one per sequence and
-    lists in its columns.
+    """Event sequences from a file, a frame, a dataset or plain lists: a row per event, or per sequence with lists.
 
     Args:
         source: anything `tables.read_table` takes: a file, a pandas DataFrame, a `datasets.Dataset`, a dict of
             columns, or a list of sequences, each a list of (time, mark) pairs or a dict of times and marks.
-        sequence: column of sequence ids; default `seq_id` if there is one. Without ids lists are numbered, and rows
-            that are events are one sequence.
+        sequence: column of sequence ids; default `seq_id` if there is one. Else lists are numbered, events are one.
         time: column of times, default `times` or `time`: numbers, timestamps or ISO strings.
         mark: column of marks, default `marks` or `mark`: integers, or strings, which are numbered in sorted order.
         id2label: names of the marks; string marks outside it are an error.
@@ -168,9 +167,8 @@ def load_events(
     {0: 'error', 1: 'login'}
     ```
     """
-    columns: Any = {"time": time, "mark": mark, "sequence": sequence, "start": start}
-    columns |= {"id2label": id2label, "num_marks": num_marks, "time_unit": time_unit, "sort": sort}
-    return load_splits({"": source}, **columns)[""]
+    keywords: Any = {"id2label": id2label, "num_marks": num_marks, "time_unit": time_unit, "sort": sort}
+    return load_splits({"": source}, time=time, mark=mark, sequence=sequence, start=start, **keywords)[""]
 
 
 def load_splits(
@@ -212,12 +210,10 @@ def split_files(path: Path, types: Sequence[str] = FILE_TYPES) -> dict[str, Path
     if not path.is_dir():
         return {"train": path}
     files: dict[str, Path] = {}
-    for file in sorted(path.iterdir()):
-        split = SPLIT_NAMES.get(file.stem) if file.suffix in types else None
-        if split in files:
-            raise ValueError(f"{path} has two files for {split}: {files[split].name} and {file.name}. Remove one.")
-        if split is not None:
-            files[split] = file
+    for file in sorted(file for file in path.iterdir() if file.stem in SPLIT_NAMES and file.suffix in types):
+        other = files.setdefault(split := SPLIT_NAMES[file.stem], file)
+        if other != file:
+            raise ValueError(f"{path} has two files for {split}: {other.name} and {file.name}. Remove one.")
     if not files:
         inside = ", ".join(sorted(file.name for file in path.iterdir())) or "nothing"
         raise ValueError(f"{path} must hold train, validation or test files; it holds {inside}. Pass one file.")
@@ -227,15 +223,14 @@ def split_files(path: Path, types: Sequence[str] = FILE_TYPES) -> dict[str, Path
 # --- columns
 
 
-def check_column(names: Sequence[str], role: str, *candidates: str | None) -> str:
+def check_column(names: Sequence[str], role: str, *candidates: Any) -> str:
     """The first of the candidates that is a column, which must be the only one of its name."""
-    name = next((name for name in candidates if name in names), None)
-    if name is None:
-        asked, near = " or ".join(map(repr, candidates)), nearest(candidates[0], names)
-        raise ValueError(f"there is no {role} column {asked}; the columns are {', '.join(names)}.{near} Name one.")
-    if names.count(name) > 1:
-        raise ValueError(f"the {role} column must be one; {names.count(name)} are called {name!r}. Rename them.")
-    return name
+    for name in (name for name in candidates if name in names):
+        if names.count(name) > 1:
+            raise ValueError(f"the {role} column must be one; {names.count(name)} are called {name!r}. Rename them.")
+        return name
+    asked, near = " or ".join(map(repr, candidates)), nearest(candidates[0], names)
+    raise ValueError(f"there is no {role} column {asked}; the columns are {', '.join(names)}.{near} Name one.")
 
 
 def _named_columns(names: Sequence[str], asked: Mapping[str, str | None]) -> dict[str, str]:
@@ -247,18 +242,17 @@ def _named_columns(names: Sequence[str], asked: Mapping[str, str | None]) -> dic
 
 
 def event_rows(table: pa.Table, names: Mapping[str, str], forgiving: bool = False) -> pa.Table:
-    """The columns that play a role (`names`: time, mark, perhaps sequence and start), called by it, one row per event:
+    """The columns of the roles in `names` (time, mark, perhaps sequence and start), called by them, a row per event:
     lists are unfolded, and numbered if without ids. `forgiving`: they may be empty, and several have the same id."""
     table = table.select(list(names.values())).rename_columns(list(names))
-    kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
-    is_lists = [_is_list(kinds[role]) for role in ("time", "mark")]
-    if is_lists[0] != is_lists[1]:
+    kinds = dict(zip(names, table.schema.types, strict=True))
+    if (are_lists := is_list(kinds["time"])) != is_list(kinds["mark"]):
         raise ValueError(f"times and marks must both be lists, or both not; got {kinds['time']} and {kinds['mark']}.")
     for role, kind in kinds.items():
-        kind = kind.value_type if all(is_lists) and role in ("time", "mark") else kind
+        kind = kind.value_type if are_lists and role in ("time", "mark") else kind
         if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             raise ValueError(f"the {role} column {names[role]!r} must hold single values; got {kind}. Convert it.")
-    if not all(is_lists):
+    if not are_lists:
         return table
     times, marks = plain(table["time"]), plain(table["mark"])
     ids = plain(table["sequence"]) if "sequence" in names else pa.array(range(table.num_rows))
@@ -268,8 +262,7 @@ def event_rows(table: pa.Table, names: Mapping[str, str], forgiving: bool = Fals
     each.refuse(counts != mark_counts, both, "times and marks must be equally many", "Check the source.")
     if not forgiving:
         each.refuse(counts == 0, counts, "a sequence needs at least one event", "Leave it out.")
-        codes = ids.dictionary_encode().indices.fill_null(-1).to_numpy()
-        again = np.isin(np.arange(len(codes)), np.unique(codes, return_index=True)[1], invert=True)
+        again = pd.Series(each.seq_ids, dtype=object).duplicated().to_numpy()
         twice = [f"{name!r} twice" for name in each.seq_ids]
         each.refuse(again, twice, "sequence ids must differ", "Renumber them, or leave the column out.")
     if counts.sum() == 0:
@@ -279,15 +272,13 @@ def event_rows(table: pa.Table, names: Mapping[str, str], forgiving: bool = Fals
     return pa.table(rows | ({"start": plain(table["start"]).take(owner)} if "start" in names else {}))
 
 
-def _metadata(table: pa.Table, *keys: str) -> Any:
+def _metadata(table: pa.Table, writer: str, *keys: str) -> Any:
     """What a writer left beside the schema under these keys, one inside the other; None if it is damaged."""
     try:
-        content = json.loads((table.schema.metadata or {}).get(keys[0].encode(), b"{}"))
-    except (ValueError, RecursionError):
+        content = json.loads(table.schema.metadata[writer.encode()])
+        return reduce(getitem, keys, content)
+    except (LookupError, TypeError, ValueError, RecursionError):
         return None
-    for key in keys[1:]:
-        content = content.get(key) if isinstance(content, dict) else None
-    return content
 
 
 def _class_names(table: pa.Table, column: str) -> dict[int, str] | None:
@@ -296,14 +287,6 @@ def _class_names(table: pa.Table, column: str) -> dict[int, str] | None:
     names = _metadata(table, *path, "names") or _metadata(table, *path, "feature", "names")
     is_named = isinstance(names, list) and names and all(isinstance(label, str) for label in names)
     return dict(enumerate(names)) if is_named else None
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 def _vocabulary(
@@ -326,9 +309,8 @@ def _vocabulary(
     elif text == {True, False}:
         raise ValueError("marks are integers in one split and strings in another. Write them the same way in all.")
     else:
-        numeric = [values.cast(pa.float64(), safe=False) for values in marks if _is_number(values.type)]
-        numbers = [values.drop_null().to_numpy() for values in numeric]
-        seen = 1 + int(max((piece[np.isfinite(piece)].max(initial=-1) for piece in numbers), default=-1))
+        numeric = [values.cast(pa.float64(), safe=False).to_numpy(False) for values in marks if is_number(values.type)]
+        seen = 1 + int(max((numbers[np.isfinite(numbers)].max(initial=-1) for numbers in numeric), default=-1))
         if num_marks is None and seen > MAX_INFERRED_MARKS:
             raise ValueError(f"marks must count from 0; got {seen - 1}. Pass identifiers as strings, or num_marks.")
         labels = {mark: str(mark) for mark in range(num_marks or seen)}
@@ -360,11 +342,8 @@ class _Order(NamedTuple):
 def checked_sequences(
     rows: pa.Table, id2label: Mapping[int, str], time_unit: str | None, sort: bool = False
 ) -> EventSequences:
-    """The one door: behind it times are finite and in order and marks are in range.
-
-    `rows` are those of `event_rows`: times as `load_events` takes them, names or numbers of marks; `time_unit` and
-    `sort` as there. Sequences come in the order in which they appear; without ids all rows are one.
-    """
+    """The one door: behind it times are finite and in order and marks are in range. `rows` are those of `event_rows`;
+    `time_unit` and `sort` as in `load_events`. Sequences come as they appear; without ids all rows are one."""
     ids = plain(rows["sequence"]) if "sequence" in rows.column_names else pa.array(np.zeros(rows.num_rows, np.int64))
     if pc.any(pc.is_null(ids, nan_is_null=True)).as_py():
         raise ValueError("sequence ids must not be missing; got a row without one. Fill it in.")
@@ -375,11 +354,13 @@ def checked_sequences(
     rows = {name: plain(rows[name]).take(by_sequence) for name in rows.column_names}
     marks, times = _mark_ids(rows["mark"], id2label, order), _parsed_times(rows["time"], order)
     order.refuse(~np.isfinite(times), times, "times must be finite", "Remove the event or fill in its time.")
-    if sort and _backwards(times, offsets).any():  # a log in order of time is in order within its sequences
+    if sort:
         by_time = np.lexsort((times, np.sort(codes)))  # stable
         times, marks = times[by_time], marks[by_time]
+    backwards = np.append(False, times[1:] < times[:-1])
+    backwards[offsets[:-1]] = False  # from one sequence to the next
     fix = "Pass sort=True to load_events, or name the column of sequence ids."
-    order.refuse(_backwards(times, offsets), times, "times must not decrease within a sequence", fix)
+    order.refuse(backwards, times, "times must not decrease within a sequence", fix)
 
     first, is_number = times[offsets[:-1]], times.dtype == np.float64
     with np.errstate(over="ignore"):  # what overflows is refused
@@ -398,21 +379,13 @@ def checked_sequences(
         order.refuse(differ, given, "the start column must hold one value per sequence", "Check the source.")
     late = ~np.isnan(starts) & ((starts > first) | ~np.isfinite(first - starts))
     order.refuse(late, starts, "a start must be finite and not after the first event", "Check the starts.")
+    events = EventSequences(times, marks, offsets, seq_ids, dict(id2label), starts, time_unit)
     if is_number:
-        return EventSequences(times, marks, offsets, seq_ids, dict(id2label), starts, time_unit)
-
-    time_unit = time_unit or "s"
-    unit = unit_in_nanoseconds(time_unit)
-    elapsed = (times - np.repeat(first, np.diff(offsets))).astype(np.int64) / unit
+        return events
+    unit = unit_in_nanoseconds(time_unit or "s")
+    elapsed = (times - np.repeat(first, events.lengths)).astype(np.int64) / unit
     starts = np.where(np.isnat(starts), np.nan, (starts - first).astype(np.int64) / unit)
-    return EventSequences(elapsed, marks, offsets, seq_ids, dict(id2label), starts, time_unit, first)
-
-
-def _backwards(times: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Which events lie before the one before them, in the same sequence."""
-    backwards = np.append(False, times[1:] < times[:-1])
-    backwards[offsets[:-1]] = False  # from one sequence to the next
-    return backwards
+    return replace(events, times=elapsed, starts=starts, time_unit=time_unit or "s", epochs=first)
 
 
 def numbers_of_text(values: pa.Array) -> pa.Array | None:
@@ -426,14 +399,13 @@ def numbers_of_text(values: pa.Array) -> pa.Array | None:
 def _parsed_times(values: pa.Array, order: _Order) -> np.ndarray:
     """Numbers as float64, anything that means a timestamp as datetime64[ns] (UTC); missing is NaN or NaT."""
     if is_text(values.type) and pc.any(pc.match_substring(values, ",")).as_py():
-        numbers = numbers_of_text(values)
-        values = values if numbers is None else numbers
+        values = numbers_of_text(values) or values
     kind, fix = values.type, "Correct it or remove the event."
     if pa.types.is_integer(kind):
         whole = values.fill_null(0).to_numpy()
         rule = "whole times must stay below 2**53, where float64 tells them apart"
         order.refuse((whole > 2**53) | (whole < -(2**53)), whole, rule, "Pass timestamps instead.")
-    if _is_number(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
+    if is_number(kind) or pa.types.is_null(kind):
         parsed = values.cast(pa.float64(), safe=False)
     elif is_text(kind):
         read = pd.to_datetime(values.to_pandas(), format="ISO8601", utc=True, errors="coerce")
@@ -464,12 +436,12 @@ def _mark_ids(values: pa.Array, id2label: Mapping[int, str], order: _Order) -> n
         rule = f"marks must be among the {len(id2label)} names of id2label"
         order.refuse(codes < 0, values, rule, "Add it to id2label.")
         return codes.astype(np.int64)
-    if not _is_number(values.type):
+    if not is_number(values.type):
         raise ValueError(f"marks must be integers or strings; got {values.type}. Convert the column.")
-    numbers = values.to_numpy(zero_copy_only=False)
+    numbers = values.cast(pa.float64(), safe=False).to_numpy()
     fix = "Check which column holds the marks; pass num_marks (or a longer id2label) if there are more."
     is_mark = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < len(id2label))
-    order.refuse(~is_mark, numbers, f"marks must be whole and lie in [0, {len(id2label)})", fix)
+    order.refuse(~is_mark, values, f"marks must be whole and lie in [0, {len(id2label)})", fix)
     return numbers.astype(np.int64)
 
 

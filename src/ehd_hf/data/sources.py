@@ -46,13 +46,12 @@ def load_source(path: str | Path, *, revision: str | None = None, **keywords: An
     return load_splits(tables, **(_known_folder(path) | keywords))
 
 
-def _download(repo_id: str, revision: str | None) -> Path:
+def _download(repo_id: str, revision: str | None) -> str:
     """A data set of the Hub in the local cache, without its windows: they are made from its sequences."""
+    windows = "[0-9]*-[0-9]*/*"
     try:
         with hub_errors(repo_id, "dataset", revision):
-            return Path(
-                snapshot_download(repo_id, repo_type="dataset", revision=revision, ignore_patterns="[0-9]*-[0-9]*/*")
-            )
+            return snapshot_download(repo_id, repo_type="dataset", revision=revision, ignore_patterns=windows)
     except OSError as error:
         raise OSError(f"there is no file or folder {repo_id}, and as the id of a data set: {error}") from error
 
@@ -99,14 +98,12 @@ def _load_easytpp(tables: Mapping[str, pa.Table], keywords: dict[str, Any]) -> d
     `time_since_last_event`, `dim_process` (number of marks, unless the caller says) and `seq_idx`."""
     columns: dict[str, dict[str, Any]] = {}
     declared: list[Any] = []
-    for split in sorted(tables, key=["train", "validation", "test"].index):
-        table = tables[split]
-        columns[split] = {"times": table["time_since_start"], "marks": table["type_event"]}
-        columns[split]["start"] = _easytpp_starts(table, split)
+    for split, table in tables.items():
+        starts = _easytpp_starts(table, split)
+        columns[split] = {"times": table["time_since_start"], "marks": table["type_event"], "start": starts}
         if "seq_idx" in table.column_names and not table["seq_idx"].null_count:
             columns[split]["seq_id"] = table["seq_idx"]
-        declared += table["dim_process"].to_pylist() if "dim_process" in table.column_names else []
-    declared = [count for count in declared if count is not None]
+        declared += table["dim_process"].drop_null().to_pylist() if "dim_process" in table.column_names else []
     if declared and not {"id2label", "num_marks"} & keywords.keys():
         for bad in [count for count in declared if type(count) not in (int, float) or not 1 <= count < np.inf][:1]:
             raise ValueError(f"dim_process must be a number of marks; got {bad!r:.80}. Pass num_marks.")
@@ -124,16 +121,16 @@ def _easytpp_starts(table: pa.Table, split: str) -> np.ndarray:
         lists = [column.cast(pa.list_(pa.float64())).to_pylist() for column in both]
     except pa.ArrowException as error:
         raise ValueError(f"times must be lists of numbers; got {reason_of(error)}. Correct them.") from error
-    for row, (given_times, given_gaps) in enumerate(zip(*lists, strict=True)):
-        if not given_times or not given_gaps:
+    for row, pair in enumerate(zip(*lists, strict=True)):
+        if not all(pair):
             continue
-        times, gaps = np.array(given_times, dtype=float), np.array(given_gaps, dtype=float)
+        times, gaps = (np.array(values, dtype=float) for values in pair)
         # Files round, some to single precision: what matters is that both fields tell the same story.
         with np.errstate(all="ignore"):  # what is not finite fails the comparison
             tolerance = 0.01 * np.abs(gaps[1:]).sum() + 1e-6 * len(times) * np.abs(times).max()
             agree = len(gaps) == len(times) and np.abs(np.diff(times) - gaps[1:]).sum() <= tolerance
         if not agree or not gaps[0] >= 0:
-            got = f"{given_gaps[:4]}... and {given_times[:4]}... in row {row} of {split}. Correct it, or leave it out"
+            got = f"{pair[1][:4]}... and {pair[0][:4]}... in row {row} of {split}. Correct it, or leave it out"
             raise ValueError(f"time_since_last_event must be the differences of time_since_start; got {got}.")
         if gaps[0] > 0:  # many files write 0 for "nothing before"
             starts[row] = 0.0 if np.isclose(gaps[0], times[0]) else float(times[0] - gaps[0])

@@ -83,9 +83,9 @@ class HawkesProcess:
         seq_ids, lengths = np.unique(owner, return_counts=True)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         parents = np.where(parents[order] < 0, -1, position[parents[order]] - np.repeat(offsets[:-1], lengths))
-        events, names = (times[order], marks[order], offsets), tuple(seq_ids.tolist())
-        starts = np.zeros(len(names))
-        return SimulatedEvents(EventSequences(*events, names, self.id2label, starts, self.time_unit), parents)
+        names, starts = tuple(seq_ids.tolist()), np.zeros(len(seq_ids))
+        events = (times[order], marks[order], offsets, names, self.id2label, starts, self.time_unit)
+        return SimulatedEvents(EventSequences(*events), parents)
 
 
 def _repeat_cells(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -158,10 +158,8 @@ def simulated_events(
     sizes = num_sequences or {"train": 1500, "validation": 150, "test": 300}
     streams = np.random.default_rng(seed).spawn(len(sizes))
     hawkes = PROCESSES[process]()
-    return {
-        split: hawkes.simulate(horizon, size, stream)
-        for (split, size), stream in zip(sizes.items(), streams, strict=True)
-    }
+    drawn = map(hawkes.simulate, [horizon] * len(sizes), sizes.values(), streams)
+    return dict(zip(sizes, drawn, strict=True))
 
 
 def example_log(num_services: int = 120, seed: int = 0) -> pd.DataFrame:

@@ -38,10 +38,10 @@ def read_table(source: Any, *, columns: Iterable[str] = (), text_columns: Iterab
         columns: of a CSV file, the only columns to read.
         text_columns: of a CSV file, columns to read as text, whatever their values look like; empty text is missing.
     """
-    is_file = isinstance(source, str | Path)
-    head = _checked_head(Path(source)) if is_file else b""
+    if is_file := isinstance(source, str | Path):
+        _check_file(Path(source))
     try:
-        table = _read_file(Path(source), head, columns, text_columns) if is_file else _as_table(source)
+        table = _read_file(Path(source), columns, text_columns) if is_file else _as_table(source)
         table.validate(full=True)  # text that is not UTF-8, lists that reach beyond their values
         table.column_names  # noqa: B018  # may be no text either
     except PermissionError:
@@ -77,9 +77,8 @@ def whole_sequences(tables: Iterable[pa.Table], column: str) -> Iterator[pa.Tabl
     begun: list[pa.Table] = []  # of the sequence that is not over yet, whose id is `last`
     last = None
     for table in tables:
-        ids = table.column(column)
-        ids = ids.cast(ids.type.value_type) if pa.types.is_dictionary(ids.type) else ids
-        is_last = pc.fill_null(pc.equal(ids, ids[-1]), False).to_numpy()
+        ids = plain(table[column])
+        is_last = pc.fill_null(pc.equal(ids, ids[-1]), False).to_numpy(zero_copy_only=False)
         cut = len(ids) - int(np.argmin(is_last[::-1])) if not is_last.all() else 0
         if begun and (cut or last != ids[0]):
             yield pa.concat_tables([*begun, table.slice(0, cut)], promote_options="permissive")
@@ -96,7 +95,7 @@ def is_large(source: Any) -> bool:
     """Whether the source is a file that may not fit into memory."""
     if not isinstance(source, str | Path) or not os.path.isfile(source):
         return False
-    return os.path.getsize(source) > (LARGE_PARQUET if Path(source).suffix == ".parquet" else LARGE_TEXT)
+    return os.path.getsize(source) > (LARGE_PARQUET if _is_parquet(source) else LARGE_TEXT)
 
 
 def read_some(source: Any, names: Mapping[str, str], most: int) -> tuple[pa.Table, int]:
@@ -110,7 +109,8 @@ def read_some(source: Any, names: Mapping[str, str], most: int) -> tuple[pa.Tabl
     limit, total, row = 2**64 - 1, 0, 0
     for table in read_tables(source, text):
         hashes = _sequence_hashes(table, names, row)
-        table = pa.table({name: _compact(table[name]) for name in names.values()})
+        columns = {name: table[name] for name in names.values()}
+        table = pa.table({name: encoded(c) if is_text(c.type) else c for name, c in columns.items()})
         row, total = row + table.num_rows, total + num_events(table, names["time"])
         kept.append(_below(limit, table, hashes))
         while limit and sum(num_events(table, names["time"]) for table, _ in kept) > most:
@@ -132,10 +132,6 @@ def num_events(table: pa.Table, time: str) -> int:
     """Of a table with a row per event, or lists of them."""
     is_lists = pa.types.is_nested(table.schema.field(time).type)
     return int(pc.sum(pc.list_value_length(table[time])).as_py() or 0) if is_lists else table.num_rows
-
-
-def _compact(values: pa.ChunkedArray) -> pa.Array:
-    return encoded(values) if is_text(values.type) else plain(values)
 
 
 def _sequence_hashes(table: pa.Table, names: Mapping[str, str], row: int) -> np.ndarray:
@@ -160,10 +156,14 @@ def is_csv(source: Any) -> bool:
     return isinstance(source, str | Path) and Path(source).suffix in (".csv", ".tsv")
 
 
+def _is_parquet(source: Any) -> bool:
+    return isinstance(source, str | Path) and Path(source).suffix == ".parquet"
+
+
 def is_split_folder(source: Any) -> bool:
     """Whether the source is a folder with a file of events named train, validation or test."""
-    folder = Path(source) if isinstance(source, str | Path) and os.path.isdir(source) else None
-    return folder is not None and any(_is_split(file) for file in folder.iterdir())
+    is_folder = isinstance(source, str | Path) and os.path.isdir(source)
+    return is_folder and any(map(_is_split, Path(source).iterdir()))
 
 
 def _is_split(file: Path) -> bool:
@@ -176,7 +176,7 @@ def data_files(path: Path) -> list[Path]:
     if not path.exists():
         raise FileNotFoundError(f"no file or folder {path}; check the path")
     files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.name[0] not in "._")
-    files = [file for file in files if _is_split(file)] or files if path.is_dir() else files
+    files = list(filter(_is_split, files)) or files
     kinds = {file.suffix for file in files if file.suffix in FILE_TYPES}
     if len(kinds) != 1:
         got = ", ".join(sorted(kinds)) or "none"
@@ -191,16 +191,14 @@ def column_names(source: Any) -> list[str]:
 
 def first_rows(source: Any) -> pa.Table:
     """The first rows of a CSV file, without those of a wrong length; none of a Parquet file; all of anything else."""
-    is_parquet = isinstance(source, str | Path) and Path(source).suffix == ".parquet"
-    if not (is_csv(source) or is_parquet):
+    if not (is_csv(source) or _is_parquet(source)):
         return read_table(source)
-    head = _checked_head(Path(source))
-    options: Any = {"read_options": pa.csv.ReadOptions(block_size=_HEAD)}
-    options["parse_options"] = pa.csv.ParseOptions(delimiter=_delimiter(head), invalid_row_handler=lambda row: "skip")
+    _check_file(Path(source))
     try:
-        if is_parquet:
+        if _is_parquet(source):
             table = pq.read_schema(source).empty_table()
         else:
+            options = _csv_options(Path(source), block_size=_HEAD, invalid_row_handler=lambda row: "skip")
             with pa.csv.open_csv(source, **options) as reader:
                 table = pa.Table.from_batches(list(islice(reader, 1)), reader.schema)
         table.column_names  # noqa: B018  # may be no text
@@ -234,6 +232,14 @@ def is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
+def is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
 def nearest(asked: Any, names: Iterable[Any]) -> str:
     """ " Did you mean 'timestamp'?", or nothing if no name is near what was asked for."""
     by_lower = {str(name).lower(): str(name) for name in names}
@@ -255,8 +261,8 @@ def reason_of(error: Exception) -> str:
 # --- files
 
 
-def _checked_head(path: Path) -> bytes:
-    """The beginning of a text file that may hold events; nothing of a Parquet file."""
+def _check_file(path: Path) -> None:
+    """Refuse what cannot hold events, by its name and, of a text file, its beginning."""
     types = ", ".join(FILE_TYPES)
     if os.path.isdir(path):
         inside = sorted(file.name for file in path.iterdir() if file.suffix in FILE_TYPES)
@@ -270,8 +276,8 @@ def _checked_head(path: Path) -> bytes:
         raise ValueError(f"a file of events is one of {types}; got {path.name!r}. Convert or rename it.")
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty: it holds no events. Check how it was written.")
-    if path.suffix == ".parquet":
-        return b""
+    if _is_parquet(path):
+        return
     with open(path, "rb") as file:
         head = file.read(_HEAD)
     if head.startswith((b"\x1f\x8b", b"PK\x03\x04")):
@@ -282,12 +288,11 @@ def _checked_head(path: Path) -> bytes:
             raise UnicodeError("NUL bytes: another encoding, or no text")
     except UnicodeError as error:
         raise _unreadable(path, error) from error
-    return head
 
 
 def _unreadable(source: Any, error: Exception) -> ValueError:
     is_file = isinstance(source, str | Path)
-    if is_file and Path(source).suffix == ".parquet":
+    if _is_parquet(source):
         return ValueError(f"{source} cannot be read as Parquet: {reason_of(error)}. Was it written completely?")
     fix = "Each column needs values of one type; a list holds (time, mark) pairs, or dicts."
     if is_file and isinstance(error, UnicodeError):
@@ -298,11 +303,11 @@ def _unreadable(source: Any, error: Exception) -> ValueError:
     return ValueError(f"{name} cannot be read as columns: {reason_of(error)}. {fix}")
 
 
-def _read_file(path: Path, head: bytes, columns: Iterable[str], text_columns: Iterable[str]) -> pa.Table:
-    if path.suffix == ".parquet":
+def _read_file(path: Path, columns: Iterable[str], text_columns: Iterable[str]) -> pa.Table:
+    if _is_parquet(path):
         return pq.read_table(path)
     if is_csv(path):
-        return _read_csv(path, _delimiter(head), columns, text_columns)
+        return _read_csv(path, columns, text_columns)
     if path.suffix == ".json":
         try:
             return _as_table(json.loads(path.read_bytes()))
@@ -313,43 +318,44 @@ def _read_file(path: Path, head: bytes, columns: Iterable[str], text_columns: It
 
 def _tables_of_file(path: Path, text_columns: Sequence[str]) -> Iterator[pa.Table]:
     """The rows of a file in tables of bounded size; a .json file is one value and read as a whole."""
-    if path.suffix == ".parquet":
-        return _parquet_tables(path)
-    if path.suffix == ".jsonl":
-        return _json_tables(path, _BYTES_AT_ONCE)
-    return _csv_tables(path, text_columns) if is_csv(path) else iter([read_table(path)])
+    if _is_parquet(path):
+        yield from _parquet_tables(path)
+    elif path.suffix == ".jsonl":
+        yield from _json_tables(path, _BYTES_AT_ONCE)
+    elif is_csv(path):
+        _check_file(path)
+        with pa.csv.open_csv(path, **_csv_options(path, text_columns, block_size=_BYTES_AT_ONCE)) as reader:
+            yield from (pa.Table.from_batches([batch]) for batch in reader)
+    else:
+        yield read_table(path)
 
 
-def _delimiter(head: bytes) -> str:
-    return chr(max(b",;\t|", key=head.split(b"\n", 1)[0].count))
+def _csv_options(
+    path: Path, text: Iterable[str] = (), only: Iterable[str] = (), block_size: int | None = None, **parse: Any
+) -> dict[str, Any]:
+    """Options for Arrow's readers: the columns to read as text, the only columns to read, and how to parse."""
+    with open(path, "rb") as file:
+        first_line = file.readline(_HEAD)
+    types = dict.fromkeys(text, pa.dictionary(pa.int32(), pa.string()))
+    values = {"column_types": types, "strings_can_be_null": bool(types), "include_columns": list(dict.fromkeys(only))}
+    return {
+        "read_options": pa.csv.ReadOptions(block_size=block_size),
+        "parse_options": pa.csv.ParseOptions(delimiter=chr(max(b",;\t|", key=first_line.count)), **parse),
+        "convert_options": pa.csv.ConvertOptions(**values),
+    }
 
 
-def _read_csv(path: Path, delimiter: str, columns: Iterable[str], text_columns: Iterable[str]) -> pa.Table:
-    text = dict.fromkeys(text_columns, pa.dictionary(pa.int32(), pa.string()))
-    only = list(dict.fromkeys(columns))
-    convert = pa.csv.ConvertOptions(column_types=text, include_columns=only, strings_can_be_null=bool(text))
+def _read_csv(path: Path, columns: Iterable[str], text_columns: Iterable[str]) -> pa.Table:
     try:
-        table = pa.csv.read_csv(path, parse_options=pa.csv.ParseOptions(delimiter=delimiter), convert_options=convert)
+        table = pa.csv.read_csv(path, **_csv_options(path, text_columns, columns))
     except pa.ArrowInvalid as error:
-        quoted = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)  # slower: on one thread
-        try:
-            table = pa.csv.read_csv(path, parse_options=quoted, convert_options=convert)
+        try:  # slower: on one thread
+            table = pa.csv.read_csv(path, **_csv_options(path, text_columns, columns, newlines_in_values=True))
         except pa.ArrowInvalid:
             raise error from None
     if any(pa.types.is_binary(kind) for kind in table.schema.types):
         raise UnicodeError("Arrow reads what is not UTF-8 as bytes")
     return table
-
-
-def _csv_tables(path: Path, text_columns: Sequence[str]) -> Iterator[pa.Table]:
-    text = dict.fromkeys(text_columns, pa.string())
-    with pa.csv.open_csv(
-        path,
-        read_options=pa.csv.ReadOptions(block_size=_BYTES_AT_ONCE),
-        parse_options=pa.csv.ParseOptions(delimiter=_delimiter(_checked_head(path))),
-        convert_options=pa.csv.ConvertOptions(column_types=text, strings_can_be_null=bool(text)),
-    ) as reader:
-        yield from (pa.Table.from_batches([batch]) for batch in reader)
 
 
 def _json_tables(path: Path, num_bytes: int) -> Iterator[pa.Table]:
