@@ -137,13 +137,11 @@ class Service:
         last = _count("the event after which the history ends", asked.split, one.num_events - 1)
         future = min(_count("the number of events to explain", asked.future, MAX_FUTURE), one.num_events - last)
         history = _count("the number of events to look at", asked.history, MAX_HISTORY)
-        end = last + future
-        one = one.select([0], end=end)
-        target: dict[str, Any] = {SHARE: asked.share, EPSILON: asked.epsilon}
-        target[SIZE] = _count("the size", asked.size, MAX_HISTORY)
+        one = one.select([0], end=last + future)
+        amounts = {SHARE: asked.share, EPSILON: asked.epsilon, SIZE: _count("the size", asked.size, MAX_HISTORY)}
+        question: dict[str, Any] = {asked.target: amounts[asked.target]}
         # The conditioning belongs to the explainer: a new one shares the weights and leaves the old one as it is.
         explainer = EHDDistiller(self.models[asked.model].model, conditioning=asked.conditioning)
-        question = {asked.target: target[asked.target]}
         answer: Any = explainer.explain(one, future=future, history=history, intensities=True, **question)
         return answer if read.reading.sequence is not None else replace(answer, seq_id=None)
 

@@ -21,7 +21,7 @@ from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from .data.sequences import EventSequences
     from .explain.explainer import EHDDistiller
     from .explain.explanation import Explanation
+    from .training.recipe import Verdict
 
 DONE, ANSWER_IS_NO, BAD_INPUT, SYSTEM_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 EVENTS_SHOWN, ROWS_SHOWN = 30, 20
+PLACES = ("out", "figure", "table")  # parameters that name what a command writes
 # What the package calls by its role, and the option that names it.
 FLAGS = {"the time column": "--time", "the mark column": "--mark", "the sequence column": "--sequence"}
 FLAGS |= {"time_format": "--time-format", "max_marks": "--max-marks", "max_events": "--max-events"}
@@ -52,45 +54,30 @@ app.add_typer(data, name="data")
 # --- arguments and options that several commands share
 
 
-def _option(help: str, *names: str, metavar: str | None = None) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, show_default=False)
+def _option(help: str, metavar: str | None = None, default: Any = None, **more: Any) -> Any:
+    return typer.Option(default, metavar=metavar, help=help, show_default=False, **more)
 
 
-EventsFile = Annotated[
-    Path,
-    typer.Argument(
-        metavar="EVENTS",
-        help="CSV, TSV, JSONL or Parquet, a row per event; or a folder of files named train, validation and test.",
-    ),
-]
-ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Folder of a model, a bundled name, or a Hub id.")]
-TimeColumn = Annotated[str | None, _option("Column of when it happened.", "--time", metavar="COLUMN")]
-MarkColumn = Annotated[str | None, _option("Column of what happened.", "--mark", metavar="COLUMN")]
-SequenceColumn = Annotated[str | None, _option("Column of whom it happened to.", "--sequence", metavar="COLUMN")]
-# Where --sequence names one of the sequences.
-OtherSequenceColumn = Annotated[str | None, _option("Column of whom it happened to.", metavar="COLUMN")]
-TimeFormat = Annotated[
-    str | None,
-    _option(
-        "How times are written: a pattern such as '%d.%m.%Y %H:%M'; iso; number; s, ms, us or ns since 1970. Found "
-        "out if not given.",
-        metavar="FORMAT",
-    ),
-]
-MaxMarks = Annotated[int, typer.Option(metavar="N", help="Kinds of events to tell apart at most.")]
-MaxEvents = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Of a file larger than memory: events of whole sequences at most.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Threads = Annotated[int, typer.Option(min=0, metavar="N", help="CPU threads; 0: all, or what OMP_NUM_THREADS says.")]
-TrainThreads = Annotated[
-    int,
-    typer.Option(min=0, metavar="N", help="CPU threads; 0: what OMP_NUM_THREADS says, or as many as help when tried."),
-]
-Future = Annotated[int | None, _option("How many last events to explain; by default as trained.", metavar="N")]
-History = Annotated[
-    str | None, _option("How many events before them to look at, or all; by default as trained.", metavar="N|all")
-]
+def _flag(help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(False, *names, help=help, **more)
+
+
+_EVENTS = "CSV, TSV, JSONL or Parquet, a row per event; or a folder of files named train, validation and test."
+_FORMAT = "a pattern such as '%d.%m.%Y %H:%M'; iso; number; s, ms, us or ns since 1970. Found out if not given."
+_THREADS = "CPU threads; 0: what OMP_NUM_THREADS says, or as many as help when tried."
+_AT_MOST = "Of a file larger than memory: events of whole sequences at most."
+EVENTS: Any = typer.Argument(metavar="EVENTS", help=_EVENTS)
+MODEL: Any = typer.Argument(metavar="MODEL", help="Folder of a model, a bundled name, or a Hub id.")
+TIME = _option("Column of when it happened.", "COLUMN")
+MARK = _option("Column of what happened.", "COLUMN")
+SEQUENCE = _option("Column of whom it happened to.", "COLUMN")  # or --sequence-column, beside the name of one
+TIME_FORMAT = _option(f"How times are written: {_FORMAT}", "FORMAT")
+MAX_MARKS: Any = typer.Option(100, metavar="N", help="Kinds of events to tell apart at most.")
+MAX_EVENTS: Any = typer.Option(10_000_000, min=1, metavar="N", help=_AT_MOST)
+THREADS: Any = typer.Option(0, min=0, metavar="N", help="CPU threads; 0: all, or what OMP_NUM_THREADS says.")
+FUTURE = _option("How many last events to explain; by default as trained.", "N")
+HISTORY = _option("How many events before them to look at, or all; by default as trained.", "N|all")
+AS_JSON = _flag("Print JSON, for programs.", "--json")
 
 
 # --- how a command ends
@@ -103,6 +90,8 @@ def _command(*examples: str, name: str | None = None, group: typer.Typer = app) 
         @functools.wraps(command)
         def run(*args: Any, **options: Any) -> None:
             try:
+                for place in filter(None, map(options.get, PLACES)):
+                    _check_place(place)
                 code = command(*args, **options)
             except KeyboardInterrupt:
                 _say("interrupted; nothing was written.", stderr=True)
@@ -146,11 +135,11 @@ def _explain_failure(error: Exception) -> int:
     return code
 
 
-def _check_place(out: Path) -> None:
+def _check_place(place: Path) -> None:
     """Refuse a place that cannot be written to before anything is computed."""
-    above = next(folder for folder in out.absolute().parents if folder.exists())
+    above = next(folder for folder in place.absolute().parents if folder.exists())
     if not above.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, f"{out} cannot be made: a file is in the way", str(above))
+        raise NotADirectoryError(errno.ENOTDIR, f"{place} cannot be made: a file is in the way", str(above))
     if not os.access(above, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(above))
 
@@ -199,6 +188,7 @@ def _print_json(value: Any) -> None:
 
 
 def _set_threads(threads: int) -> int:
+    """Let torch use so many, or as many as OMP_NUM_THREADS says, if it does; returns the number, 0 if nobody did."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     threads = threads or (int(asked) if asked.isdecimal() else 0)
     if threads:
@@ -208,7 +198,7 @@ def _set_threads(threads: int) -> int:
     return threads
 
 
-def _open_model(model: str) -> EHDDistiller:
+def _open_model(model: str, threads: int = 0) -> EHDDistiller:
     """An explainer; a point process alone explains too."""
     if not (Path(model) / "config.json").is_file() and (Path(model) / "plan.json").is_file():
         raise ValueError(f"training in {model} has no model yet. Repeat its command to go on, then ask again.")
@@ -218,6 +208,7 @@ def _open_model(model: str) -> EHDDistiller:
     from .explain.explainer import EHDDistiller
 
     logging.disable_progress_bar()  # loading takes a blink
+    _set_threads(threads)
     return EHDDistiller.from_pretrained(model)
 
 
@@ -226,8 +217,7 @@ def _open_both(model: str, events: Path, threads: int, **columns: Any) -> tuple[
     from .data.tables import column_names, is_split_folder
 
     is_split_folder(events) or column_names(events)  # what cannot be read is refused before a model is opened
-    explainer = _open_model(model)
-    _set_threads(threads)
+    explainer = _open_model(model, threads)
     read = explainer.read(events, **columns)
     _show_notes(read.notes, stderr=True)
     return explainer, read
@@ -248,9 +238,7 @@ def _print_version(asked: bool) -> None:
     "space, no memory, no permission; 130 interrupted."
 )
 def main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: bool = _flag("Print the version.", "--version", callback=_print_version, is_eager=True),
 ) -> None:
     """Which past events are responsible for what just happened?
 
@@ -267,15 +255,14 @@ def main(
 
 @_command("demo --out demo.html")
 def demo(
-    out: Annotated[Path, typer.Option(help="HTML report to write.")] = Path("ehd_hf_demo.html"),
-    model: Annotated[str, typer.Option(help="Bundled model that has example events.")] = "incidents",
-    json: AsJson = False,
+    out: Path = typer.Option(Path("ehd_hf_demo.html"), help="HTML report to write."),
+    model: str = typer.Option("incidents", help="Bundled model that has example events."),
+    json: bool = AS_JSON,
 ) -> int:
     """Explain bundled events and write a report."""
     examples = sorted(path.parent.name for path in CHECKPOINTS.glob("*/example.csv"))
     if model not in examples:
         raise ValueError(f"models that have example events are {', '.join(examples)}; got {model!r}.")
-    _check_place(out)
     explainer = _open_model(model)
     from .explain.explainer import load_example
     from .present.report import write_report
@@ -297,43 +284,29 @@ def demo(
     "train events.csv --out model/ --minutes 10 --finish",
 )
 def train(
-    events: EventsFile,
-    out: Annotated[Path, _option("Folder of the model.")],
-    time: TimeColumn = None,
-    mark: MarkColumn = None,
-    sequence: SequenceColumn = None,
-    minutes: Annotated[
-        float | None, _option("Take so long, by the clock, all in all; more of them go on from there.", metavar="N")
-    ] = None,
-    finish: Annotated[
-        bool, typer.Option("--finish", help="Train no further: judge and keep the best model so far.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
-    history: Annotated[int | None, _option("Past events of a window.", metavar="N")] = None,
-    future: Annotated[int | None, _option("Events that are explained at once.", metavar="N")] = None,
-    time_format: TimeFormat = None,
-    time_unit: Annotated[
-        str | None, _option("ms, s, min, h or D; for plain numbers, what they count.", metavar="UNIT")
-    ] = None,
-    max_marks: MaxMarks = 100,
-    max_events: MaxEvents = 10_000_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the split and of all that is drawn.")] = 0,
-    backbone: Annotated[
-        str, _option("auto: hawkes and lognormmix; or fullynn, attention; or several, such as a,b.", metavar="KIND")
-    ] = "auto",
-    keep_all: Annotated[
-        bool, typer.Option("--keep-all", help="Of several backbones keep all, in the folder backbones.")
-    ] = False,
-    ensemble: Annotated[
-        int | None, typer.Option(min=2, metavar="N", help="Keep N backbones, or seeds: answers say how many agree.")
-    ] = None,
-    distiller: Annotated[str, _option("ranking; ehd, the paper's; or none.", metavar="KIND")] = "ranking",
-    config: Annotated[
-        Path | None, _option("Train by this plan: plan.json of a model, or YAML.", metavar="FILE")
-    ] = None,
-    threads: TrainThreads = 0,
-    json: AsJson = False,
+    events: Path = EVENTS,
+    out: Path = typer.Option(help="Folder of the model."),
+    time: str | None = TIME,
+    mark: str | None = MARK,
+    sequence: str | None = SEQUENCE,
+    minutes: float | None = _option("Take so long, by the clock, all in all; more of them go on from there.", "N"),
+    finish: bool = _flag("Train no further: judge and keep the best model so far.", "--finish"),
+    yes: bool = _flag("Start without asking.", "--yes", "-y"),
+    dry_run: bool = _flag("Show the plan and stop.", "--dry-run"),
+    history: int | None = _option("Past events of a window.", "N"),
+    future: int | None = _option("Events that are explained at once.", "N"),
+    time_format: str | None = TIME_FORMAT,
+    time_unit: str | None = _option("ms, s, min, h or D; for plain numbers, what they count.", "UNIT"),
+    max_marks: int = MAX_MARKS,
+    max_events: int = MAX_EVENTS,
+    seed: int = typer.Option(0, min=0, help="Of the split and of all that is drawn."),
+    backbone: str = _option("auto: hawkes and lognormmix; or fullynn, attention; or several: a,b.", "KIND", "auto"),
+    keep_all: bool = _flag("Of several backbones keep all, in the folder backbones.", "--keep-all"),
+    ensemble: int | None = _option("Keep N backbones, or seeds: answers say how many agree.", "N", min=2),
+    distiller: str = _option("ranking; ehd, the paper's; or none.", "KIND", "ranking"),
+    config: Path | None = _option("Train by this plan: plan.json of a model, or YAML.", "FILE"),
+    threads: int = typer.Option(0, min=0, metavar="N", help=_THREADS),
+    json: bool = AS_JSON,
 ) -> int:
     """Train a model on a table of events.
 
@@ -348,7 +321,6 @@ def train(
     began = time_module.monotonic()
     if minutes is not None and not 0 < minutes < math.inf:
         raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
-    _check_place(out)
     from .data.inspection import inspect_events
     from .data.reading import Reading, read_events
     from .files import OneWriter, read_rows
@@ -361,16 +333,17 @@ def train(
         raise ValueError(f"--config holds the plan. Leave out {named}.")
     if finish and not (out / fitting.PLAN_FILE).is_file():
         raise ValueError(f"--finish is for a training that has begun; there is none in {out}. Leave it out to begin.")
-    earlier = None if config is None else fitting.Run.load(config)
+    plan, reading = None, None
+    if config is not None:
+        earlier = fitting.Run.load(config)
+        plan, reading = earlier.plan, Reading.from_dict(earlier.reading)
     _say(f"Reading {events} ...", stderr=True)
-    reading = None if earlier is None else Reading.from_dict(earlier.reading)
     given: dict[str, Any] = {"time": time, "mark": mark, "sequence": sequence, "time_format": time_format}
     given |= {"time_unit": time_unit, "max_marks": max_marks, "max_events": max_events}
     read = read_events(events, **given, reading=reading)
     findings = inspect_events(read.events)
     threads = _set_threads(threads)
     _say("Planning ...", stderr=True)
-    plan = None if earlier is None else earlier.plan
     run, splits = fitting.prepare(out, read, events.name, plan=plan, threads=threads, **asked)
     if not (out / fitting.PLAN_FILE).is_file():
         if not json:
@@ -380,11 +353,16 @@ def train(
         elif dry_run:
             seconds = fitting.estimate_seconds(run.plan, run.costs)
             _print_json(asdict(run) | {"seconds": seconds, "notes": read.notes, "warnings": findings.warnings})
-        asks = time_module.monotonic()
-        if not dry_run and not (yes or _agreed()):
-            _say("Nothing was started.", stderr=True)
-            return DONE
-        began += time_module.monotonic() - asks  # the clock stands still while people think
+        if not (dry_run or yes):
+            if not sys.stdin.isatty():
+                raise ValueError(
+                    "nobody is here to agree to the plan. Pass --yes to start, or --dry-run to see it only."
+                )
+            asked_at = time_module.monotonic()
+            if not typer.confirm("Start?", default=True):
+                _say("Nothing was started.", stderr=True)
+                return DONE
+            began += time_module.monotonic() - asked_at  # the clock stands still while people think
     elif dry_run:
         _say(f"{out} holds this run already: {'finished' if run.finished else 'the same command goes on with it'}.")
     if dry_run:
@@ -403,56 +381,47 @@ def train(
         _say(f"The training that runs in {out} was asked to finish; it takes a few seconds.", stderr=True)
         return DONE
     except KeyboardInterrupt:
-        _say(_interrupted(out, events), stderr=True)
+        kept = "has no model yet."
+        if (out / "config.json").is_file():
+            kept = f"holds the best model so far; it explains at once: {_explain_command(out, events)}."
+        again = "The same command goes on; with --finish it judges and keeps what there is."
+        _say(f"\ninterrupted. {out} {kept} {again}", stderr=True)
         return INTERRUPTED
     return _show_verdict(out, events, fitting.Run.load(out / fitting.PLAN_FILE), rows, json, "is ready")
 
 
-def _interrupted(out: Path, events: Path) -> str:
-    """What is left of a training that was interrupted."""
-    kept = f"\ninterrupted. {out} has no model yet."
-    if (out / "config.json").is_file():
-        explain = shlex.join(["ehd-hf", "explain", str(out), str(events), "--all"])
-        kept = f"\ninterrupted. {out} holds the best model so far; it explains at once: {explain}."
-    return f"{kept} The same command goes on; with --finish it judges and keeps what there is."
-
-
-def _agreed() -> bool:
-    if not sys.stdin.isatty():
-        raise ValueError("nobody is here to agree to the plan. Pass --yes to start, or --dry-run to see it only.")
-    return typer.confirm("Start?", default=True)
-
-
 def _show_verdict(out: Path, events: Path, run: Any, rows: list[dict[str, Any]], json: bool, how: str) -> int:
-    from .training.recipe import describe_choice, judge
+    from .training.recipe import describe_choice
 
-    verdict = judge(rows)
-    if json:
-        about = {"model": str(out), "plan": asdict(run.plan), "compared": run.compared}
-        _print_json({**about, **verdict._asdict(), "rows": _short(rows)})
-    else:
-        _show_scores(rows)
+    verdict = _judge(rows, json, model=str(out), plan=asdict(run.plan), compared=run.compared)
+    if not json:
         if len(run.compared) > 1:
             _say(describe_choice(run.compared))
         _say(f"{out} {how}. {verdict.sentence}")
-        again = shlex.join(["ehd-hf", "explain", str(out), str(events), "--all"])
-        _say(f"Next: {again if verdict.good else verdict.advice}")
+        _say(f"Next: {_explain_command(out, events) if verdict.good else verdict.advice}")
     return DONE if verdict.good else ANSWER_IS_NO
 
 
-def _short(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows without their long lists."""
-    return [{key: value for key, value in row.items() if key not in ("qq", "sizes")} for row in rows]
+def _explain_command(out: Path, events: Path) -> str:
+    return shlex.join(["ehd-hf", "explain", str(out), str(events), "--all"])
 
 
-def _show_scores(rows: list[dict[str, Any]]) -> None:
+def _judge(rows: list[dict[str, Any]], json: bool, **about: Any) -> Verdict:
+    """The verdict on rows of `score_model`; printed with the rows and `about` as JSON, or the scores as a table."""
+    from .training.recipe import judge
+
+    verdict = judge(rows)
+    if json:
+        short = [{key: value for key, value in row.items() if key not in ("qq", "sizes")} for row in rows]
+        _print_json({**about, **verdict._asdict(), "rows": short})
+        return verdict
     scored = [row for row in rows if row["task"] == "mtpp"]
-    numbers = ("nll", "time_nll", "mark_nll", "ks")
     _show(
-        ([row["model"], *(f"{row[name]:.3f}" for name in numbers)] for row in scored),
+        ([row["model"], *(f"{row[name]:.3f}" for name in ("nll", "time_nll", "mark_nll", "ks"))] for row in scored),
         ("model", "NLL per event", "of its time", "of its mark", "KS"),
         f"How well {scored[0]['num_events']:,} events are predicted (lower is better)",
     )
+    return verdict
 
 
 @_command(
@@ -462,36 +431,30 @@ def _show_scores(rows: list[dict[str, Any]]) -> None:
     "explain model/ events.parquet --all --windows --out answers/",
 )
 def explain(
-    model: ModelName,
-    events: EventsFile,
-    sequence: Annotated[str | None, _option("Which sequence to explain.", metavar="ID")] = None,
-    all_sequences: Annotated[bool, typer.Option("--all", help="Explain the end of every sequence.")] = False,
-    out: Annotated[
-        Path | None, _option("For --all: a file (.parquet, .jsonl, .csv); or a folder, for data larger than memory.")
-    ] = None,
-    windows: Annotated[bool, typer.Option("--windows", help="With --out: every window, not each end alone.")] = False,
-    scores: Annotated[bool, typer.Option("--scores", help="With --out: also the score of every event.")] = False,
-    split: Annotated[str | None, _option("EVENTS is a data set, local or of the Hub: its split.")] = None,
-    pair: Annotated[str | None, _option("And its windows of K future and L past events.", metavar="K-L")] = None,
-    future: Future = None,
-    history: History = None,
-    share: Annotated[
-        float | None, _option("Ask for events that carry this share of what the past explains, 0 to 1.")
-    ] = None,
-    epsilon: Annotated[
-        float | None, _option("Ask for events without which the last ones are this much as likely, 0 to 1.")
-    ] = None,
-    size: Annotated[int | None, _option("Ask for so many events.", metavar="N")] = None,
-    delta: Annotated[float | None, _option("Ask besides: from them alone, at most so many nats worse.")] = None,
-    refine: Annotated[str | None, _option("none, prefix or prune: how hard to look for fewer.", metavar="HOW")] = None,
-    figure: Annotated[Path | None, _option("Also draw it, to a PNG, SVG or PDF file.", metavar="FILE")] = None,
-    table: Annotated[Path | None, _option("Also write every event with its role, as CSV.", metavar="FILE")] = None,
-    time: TimeColumn = None,
-    mark: MarkColumn = None,
-    sequence_column: OtherSequenceColumn = None,
-    time_format: TimeFormat = None,
-    threads: Threads = 0,
-    json: AsJson = False,
+    model: str = MODEL,
+    events: Path = EVENTS,
+    sequence: str | None = _option("Which sequence to explain.", "ID"),
+    all_sequences: bool = _flag("Explain the end of every sequence.", "--all"),
+    out: Path | None = _option("For --all: a file (.parquet, .jsonl, .csv), or a folder for data larger than memory."),
+    windows: bool = _flag("With --out: every window, not each end alone.", "--windows"),
+    scores: bool = _flag("With --out: also the score of every event.", "--scores"),
+    split: str | None = _option("EVENTS is a data set, local or of the Hub: its split."),
+    pair: str | None = _option("And its windows of K future and L past events.", "K-L"),
+    future: int | None = FUTURE,
+    history: str | None = HISTORY,
+    share: float | None = _option("Ask for events that carry this share of what the past explains, 0 to 1."),
+    epsilon: float | None = _option("Ask for events without which the last ones are this much as likely, 0 to 1."),
+    size: int | None = _option("Ask for so many events.", "N"),
+    delta: float | None = _option("Ask besides: from them alone, at most so many nats worse."),
+    refine: str | None = _option("none, prefix or prune: how hard to look for fewer.", "HOW"),
+    figure: Path | None = _option("Also draw it, to a PNG, SVG or PDF file.", "FILE"),
+    table: Path | None = _option("Also write every event with its role, as CSV.", "FILE"),
+    time: str | None = TIME,
+    mark: str | None = MARK,
+    sequence_column: str | None = SEQUENCE,
+    time_format: str | None = TIME_FORMAT,
+    threads: int = THREADS,
+    json: bool = AS_JSON,
 ) -> int:
     """Which past events explain the last ones?
 
@@ -514,16 +477,12 @@ def explain(
         raise ValueError("--split takes windows of a data set, whose answers go to a folder. Name one with --out.")
     if (figure or table) and all_sequences:
         raise ValueError("--figure and --table show one sequence; got --all. Name one with --sequence.")
-    for place in (out, figure, table):
-        if place is not None:
-            _check_place(place)
     question: dict[str, Any] = {"epsilon": epsilon, "share": share, "size": size, "delta": delta, "refine": refine}
     question |= {"future": future, "history": _history(history)}
     columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
     if all_sequences:
         source = _windows_of(events, pair, split)
-        explainer = _open_model(model)
-        _set_threads(threads)
+        explainer = _open_model(model, threads)
         return _explain_many(explainer, source, out, json, windows=windows, scores=scores, columns=columns, **question)
     explainer, read = _open_both(model, events, threads, **columns)
     chosen = read.events.select([_position(read.events, sequence)])
@@ -563,12 +522,8 @@ def _windows_of(events: Path, pair: str | None, split: str | None) -> Any:
 
 
 def _history(asked: str | None) -> int | str | None:
-    """How many events to look at: a number, "all" (or 0), or None: as trained."""
-    if asked is None or asked in ("all", "0"):
-        return asked and "all"
-    if not asked.isdecimal():
-        raise ValueError(f"--history must be a number of events or all; got {asked!r}.")
-    return int(asked)
+    """How many events to look at: a number, "all" (or 0), or None: as trained. Other words `explain` refuses."""
+    return int(asked) or "all" if asked is not None and asked.isdecimal() else asked
 
 
 def _position(events: EventSequences, name: str | None) -> int:
@@ -630,8 +585,7 @@ def _show_answers(file: Path, json: bool) -> None:
     """The rows of a JSON Lines file: as they are, or the first few in a table."""
     with file.open(encoding="utf-8") as lines:
         if json:
-            for line in lines:
-                typer.echo(line, nl=False)
+            sys.stdout.writelines(lines)
             return
         rows = [json_module.loads(line) for line in itertools.islice(lines, ROWS_SHOWN)]
     shown = ((row["seq_id"], row["status"], row["num_distilled"], ", ".join(row["marks"][-5:])) for row in rows)
@@ -640,15 +594,15 @@ def _show_answers(file: Path, json: bool) -> None:
 
 @_command("evaluate model/ events.csv")
 def evaluate(
-    model: ModelName,
-    events: EventsFile,
-    time: TimeColumn = None,
-    mark: MarkColumn = None,
-    sequence_column: OtherSequenceColumn = None,
-    time_format: TimeFormat = None,
-    max_events: MaxEvents = 10_000_000,
-    threads: Threads = 0,
-    json: AsJson = False,
+    model: str = MODEL,
+    events: Path = EVENTS,
+    time: str | None = TIME,
+    mark: str | None = MARK,
+    sequence_column: str | None = SEQUENCE,
+    time_format: str | None = TIME_FORMAT,
+    max_events: int = MAX_EVENTS,
+    threads: int = THREADS,
+    json: bool = AS_JSON,
 ) -> int:
     """How good is a model on a table of events?
 
@@ -662,30 +616,28 @@ def evaluate(
 
     parts = fitting.unseen_part(Path(model), read.events, read.splits)
     if read.splits is not None:
-        _show_notes(["the sequences of its test file are taken."], stderr=True)
+        _say("note: the sequences of its test file are taken.", stderr=True)
     elif parts is not None:
-        _show_notes(["it was trained on this file; the sequences it has not seen are taken."], stderr=True)
+        _say("note: it was trained on this file; the sequences it has not seen are taken.", stderr=True)
     split = "all" if parts is None else "test"
     rows = fitting.score_model(explainer.model, parts or {"test": read.events}, data=events.name, split=split)
-    verdict = fitting.judge(rows)
-    if json:
-        _print_json({**verdict._asdict(), "split": split, "rows": _short(rows)})
-    else:
-        _show_scores(rows)
+    verdict = _judge(rows, json, split=split)
+    if not json:
         _say(verdict.sentence if verdict.good else f"{verdict.sentence} {verdict.advice}")
     return DONE if verdict.good else ANSWER_IS_NO
 
 
 @_command("models")
-def models(json: AsJson = False) -> int:
+def models(json: bool = AS_JSON) -> int:
     """The models that come with the package."""
     rows = []
     for file in sorted(CHECKPOINTS.glob("*/config.json")):
         config = json_module.loads(file.read_text(encoding="utf-8"))
-        row = {name: config.get(name) for name in ("model_type", "history", "future", "share", "epsilon")}
-        row |= {"conditioning": config["conditioning"], "time_unit": config["mtpp_config"].get("time_unit")}
-        row |= {"marks": list(config["mtpp_config"]["id2label"].values())}
-        rows.append({"name": file.parent.name, **row, "example": (file.parent / "example.csv").is_file()})
+        process = config["mtpp_config"]
+        fields = ("model_type", "history", "future", "share", "epsilon", "conditioning")
+        row = {"name": file.parent.name} | {name: config.get(name) for name in fields}
+        row |= {"time_unit": process.get("time_unit"), "marks": list(process["id2label"].values())}
+        rows.append(row | {"example": (file.parent / "example.csv").is_file()})
     if json:
         _print_json(rows)
         return DONE
@@ -700,14 +652,14 @@ def models(json: AsJson = False) -> int:
 
 @_command("data inspect events.csv --time ts --mark type --sequence user", group=data)
 def inspect(
-    events: EventsFile,
-    time: TimeColumn = None,
-    mark: MarkColumn = None,
-    sequence: SequenceColumn = None,
-    time_format: TimeFormat = None,
-    max_marks: MaxMarks = 100,
-    max_events: MaxEvents = 10_000_000,
-    json: AsJson = False,
+    events: Path = EVENTS,
+    time: str | None = TIME,
+    mark: str | None = MARK,
+    sequence: str | None = SEQUENCE,
+    time_format: str | None = TIME_FORMAT,
+    max_marks: int = MAX_MARKS,
+    max_events: int = MAX_EVENTS,
+    json: bool = AS_JSON,
 ) -> int:
     """Look at a table, and at what may go wrong with it."""
     from .data.inspection import describe_events, inspect_events
@@ -744,16 +696,15 @@ def inspect(
 
 @_command("data example events.csv", group=data)
 def example(
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="CSV file to write.")] = Path("events.csv"),
-    sequences: Annotated[int, typer.Option(min=1, metavar="N", help="How many services the log is of.")] = 120,
-    seed: Annotated[int, typer.Option(min=0, help="Of the simulation.")] = 0,
+    out: Path = typer.Argument(Path("events.csv"), metavar="FILE", help="CSV file to write."),
+    sequences: int = typer.Option(120, min=1, metavar="N", help="How many services the log is of."),
+    seed: int = typer.Option(0, min=0, help="Of the simulation."),
 ) -> int:
     """Write a simulated log to try the commands on."""
     if out.suffix != ".csv":
         raise ValueError(f"the example is a CSV file; got {out.name!r}. Let the name end in .csv.")
     if out.exists():
         raise ValueError(f"{out} exists and is left as it is. Choose another name.")
-    _check_place(out)
     from .data.synthetic import example_log
     from .files import replaced_when_done
 
@@ -767,22 +718,19 @@ def example(
 
 @_command("data windows events.csv --sequence user --pair 5-20 --out windows/", name="windows", group=data)
 def write_windows(
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="File of events, or folder with train, ..., test.")],
-    out: Annotated[Path, _option("Folder to write; replaced if it is such a data set.")],
-    pair: Annotated[
-        list[str] | None, _option("Future and history, 15-40 if not given; may be repeated.", metavar="K-L")
-    ] = None,
-    name: Annotated[str | None, _option("Name of the data set; by default that of the source.")] = None,
-    card: Annotated[Path | None, _option("YAML file with the card's texts.", metavar="FILE")] = None,
-    time: TimeColumn = None,
-    mark: MarkColumn = None,
-    sequence: SequenceColumn = None,
-    time_unit: Annotated[str | None, _option("Unit of the times: ms, s, min, h or D.", metavar="UNIT")] = None,
-    sort: Annotated[bool, typer.Option("--sort", help="Sort the events of each sequence by time.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out whatever it holds.")] = False,
+    source: Path = typer.Argument(metavar="SOURCE", help="File of events, or folder with train, ..., test."),
+    out: Path = typer.Option(help="Folder to write; replaced if it is such a data set."),
+    pair: list[str] | None = _option("Future and history, 15-40 if not given; may be repeated.", "K-L"),
+    name: str | None = _option("Name of the data set; by default that of the source."),
+    card: Path | None = _option("YAML file with the card's texts.", "FILE"),
+    time: str | None = TIME,
+    mark: str | None = MARK,
+    sequence: str | None = SEQUENCE,
+    time_unit: str | None = _option("Unit of the times: ms, s, min, h or D.", "UNIT"),
+    sort: bool = _flag("Sort the events of each sequence by time.", "--sort"),
+    overwrite: bool = _flag("Replace --out whatever it holds.", "--overwrite"),
 ) -> int:
     """Cut sequences into windows, as a data set for datasets.load_dataset."""
-    _check_place(out)
     import yaml
 
     from .data.export import export_windows
@@ -801,19 +749,19 @@ def write_windows(
 
 @_command("report model/ events.csv --out report.html")
 def report(
-    model: ModelName,
-    events: EventsFile,
-    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
-    title: Annotated[str | None, _option("Title of the report.")] = None,
-    max_explanations: Annotated[int, typer.Option(min=1, metavar="N", help="Explanations in it at most.")] = 200,
-    future: Future = None,
-    history: History = None,
-    time: TimeColumn = None,
-    mark: MarkColumn = None,
-    sequence_column: OtherSequenceColumn = None,
-    time_format: TimeFormat = None,
-    max_events: MaxEvents = 10_000_000,
-    threads: Threads = 0,
+    model: str = MODEL,
+    events: Path = EVENTS,
+    out: Path = typer.Option(Path("report.html"), help="HTML file to write."),
+    title: str | None = _option("Title of the report."),
+    max_explanations: int = typer.Option(200, min=1, metavar="N", help="Explanations in it at most."),
+    future: int | None = FUTURE,
+    history: str | None = HISTORY,
+    time: str | None = TIME,
+    mark: str | None = MARK,
+    sequence_column: str | None = SEQUENCE,
+    time_format: str | None = TIME_FORMAT,
+    max_events: int = MAX_EVENTS,
+    threads: int = THREADS,
 ) -> int:
     """Write a report that anyone can open.
 
@@ -822,7 +770,6 @@ def report(
     """
     if out.is_dir():
         raise ValueError(f"a report is one HTML file; {out} is a folder. Pass --out {out / 'report.html'}.")
-    _check_place(out)
     columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
     explainer, read = _open_both(model, events, threads, **columns, max_events=max_events)
     from .present.report import write_report
@@ -841,18 +788,16 @@ def report(
     "push windows/ somebody/windows",
 )
 def push(
-    folder: Annotated[Path, typer.Argument(help="Of a trained model, of data windows, or with an app.py.")],
-    repo: Annotated[str, typer.Argument(metavar="REPO", help="somebody/name on the Hub; made if it is not there.")],
-    card: Annotated[Path | None, _option("YAML with words about a model's data.", metavar="FILE")] = None,
-    rows: Annotated[
-        list[Path] | None, _option("Evaluation rows for its card, if not its own.", metavar="FILE")
-    ] = None,
-    command: Annotated[list[str] | None, _option("What trained it, in order, for its card.")] = None,
-    dataset: Annotated[str | None, _option("Hub id of what it was trained on, for its card.", metavar="ID")] = None,
-    revision: Annotated[str | None, _option("Branch; made if it is not there.")] = None,
-    message: Annotated[str | None, _option("Of the commit.")] = None,
-    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be uploaded, and stop.")] = False,
+    folder: Path = typer.Argument(help="Of a trained model, of data windows, or with an app.py."),
+    repo: str = typer.Argument(metavar="REPO", help="somebody/name on the Hub; made if it is not there."),
+    card: Path | None = _option("YAML with words about a model's data.", "FILE"),
+    rows: list[Path] | None = _option("Evaluation rows for its card, if not its own.", "FILE"),
+    command: list[str] | None = _option("What trained it, in order, for its card."),
+    dataset: str | None = _option("Hub id of what it was trained on, for its card.", "ID"),
+    revision: str | None = _option("Branch; made if it is not there."),
+    message: str | None = _option("Of the commit."),
+    private: bool = _flag("Make a new repository private.", "--private"),
+    dry_run: bool = _flag("Show what would be uploaded, and stop.", "--dry-run"),
 ) -> int:
     """Push a model, windows or an app to the Hub.
 
@@ -862,9 +807,8 @@ def push(
     from .hub.push import push_folder
 
     options: dict[str, Any] = {"rows": rows or (), "card": card, "commands": command or (), "dataset": dataset}
-    options |= {"revision": revision, "private": private or None, "dry_run": dry_run}
-    options |= {"commit_message": message} if message else {}
-    done = push_folder(folder, repo, **options)
+    options |= {"revision": revision, "private": private or None, "commit_message": message}
+    done = push_folder(folder, repo, dry_run=dry_run, **options)
     _show(((path, f"{size:,}", state) for path, size, state in done.files), ("file", "bytes", "state"))
     _say(f"{done.repo_type} {repo}: {'nothing was uploaded.' if done.url is None else f'committed as {done.url}'}")
     return DONE
@@ -872,8 +816,8 @@ def push(
 
 @_command("app --model model/", name="app")
 def start_app(
-    model: Annotated[str, typer.Option(help="Folder, bundled name or Hub id to begin with.")] = "incidents",
-    port: Annotated[int | None, _option("Port to listen on.")] = None,
+    model: str = typer.Option("incidents", help="Folder, bundled name or Hub id to begin with."),
+    port: int | None = _option("Port to listen on."),
 ) -> int:
     """Explain events in a browser, interactively."""
     from .app import launch  # says what to install where the extra is missing

@@ -112,7 +112,7 @@ def beyond_training(histories: Sequence[int] = (40, 80, 160), windows: int = 128
     for history in histories:
         window, data = real_windows(history, FUTURE, windows)
         answers = [answering(explainer, window, refine="prefix")() for explainer in (ranking, others)]
-        statuses = [[status == "explained" for status in answer.judged["status"]] for answer in answers]
+        statuses = [[status == "explained" for status in answer.columns["status"]] for answer in answers]
         both = torch.tensor(statuses).all(0)
         ours, theirs = (float(answer.distill_mask[both].sum(1).double().mean()) for answer in answers)
         name = f"history {history} of a distiller trained on 40"

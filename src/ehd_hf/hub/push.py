@@ -130,18 +130,18 @@ def push_folder(
         dry_run: upload nothing.
         options: private, revision, token and commit_message of `upload`.
     """
-    folder, files = Path(folder), dict[str, bytes | Path]()
+    folder = Path(folder)
+    files: Files
     if is_export(folder):
         kind, files = "dataset", _windows_files(folder, repo_id)
     elif (folder / "app.py").is_file():
         kind, files = "space", {file.name: file for file in sorted(folder.glob("*")) if file.is_file()}
     else:
         kind, files = "model", _trained_files(folder, repo_id, rows, card, commands=commands, dataset=dataset)
-    where = {key: options[key] for key in ("revision", "token") if key in options}
-    plan = _compare(files, repo_id, repo_type=kind, **where)
+    plan = _compare(files, repo_id, kind, options.get("revision"), options.get("token"))
     if dry_run or all(state == "unchanged" for *_, state in plan):
         return Push(kind, plan, None)
-    options = {"commit_message": f"Upload {folder.resolve().name}", **options}
+    options["commit_message"] = options.get("commit_message") or f"Upload {folder.resolve().name}"
     return Push(kind, plan, upload(files, repo_id, repo_type=kind, **options))
 
 
@@ -187,10 +187,8 @@ def _trained_files(
         raise ValueError(f"The card needs rows of these weights; {got}. {fix}")
     log = folder / "training.json"
     training = json.loads(log.read_text()) if log.is_file() else None
-    data = OWN_DATA | (
-        yaml.safe_load(Path(card).read_text("utf-8")) if card else {"pretty_name": folder.resolve().name}
-    )
-    files = model_files(model, name, rows=own, data=data, training=training, **options)
+    about = yaml.safe_load(Path(card).read_text("utf-8")) if card else {"pretty_name": folder.resolve().name}
+    files = model_files(model, name, rows=own, data=OWN_DATA | about, training=training, **options)
     return files | {file.name: file for file in folder.glob("reading.json")}  # how its events are read
 
 
@@ -198,24 +196,22 @@ def _windows_files(folder: Path, name: str) -> dict[str, bytes | Path]:
     """The tables of `export_windows`, and its card with the Hub id in the place of the folder's name."""
     text = (folder / "README.md").read_text(encoding="utf-8").replace(CARD_FOLDER, name)
     check_card(text, "dataset")
-    return {"README.md": text.encode()} | {
-        file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*.parquet"))
-    }
+    tables = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*.parquet"))}
+    return {"README.md": text.encode(), **tables}
 
 
 def _compare(
-    files: Files, repo_id: str, *, repo_type: str, revision: str | None = None, token: str | None = None
+    files: Files, repo_id: str, repo_type: str, revision: str | None, token: str | None
 ) -> list[tuple[str, int, str]]:
     """Each file against the one of the same path in the repository."""
-    there: dict[str, str] = {}
     with hub_errors(repo_id, repo_type, revision, token=token, writes=True):
         try:
             present = HfApi(token=token).get_paths_info(repo_id, list(files), repo_type=repo_type, revision=revision)
         except (RepositoryNotFoundError, RevisionNotFoundError):
             present = []  # not there yet: every file is new
-        for file in present:
-            if isinstance(file, RepoFile):
-                there[file.path] = file.lfs.sha256 if file.lfs else file.blob_id
+    there = {
+        file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in present if isinstance(file, RepoFile)
+    }
     plan = []
     for path, content in sorted(files.items()):
         data = content if isinstance(content, bytes) else content.read_bytes()

@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig
 from ..data.export import plain_markdown
 from ..evaluation.scores import compare_with_trivial
 from ..models.hf_pipeline import TASK
-from .tables import SHORT, Column, markdown_table, verdict
+from .tables import PROCESS_COLUMNS, SHORT, Column, markdown_table, verdict
 
 Row = Mapping[str, Any]
 SHOWN_TASKS = ("mtpp", "distiller", "ehed", "emhd", "explain")
@@ -188,14 +188,12 @@ def _process_results(rows: Sequence[Row]) -> dict[str, Any]:
     own = next((row for row in scored if row.get("checkpoint")), None)
     truth = [row for row in scored if row["model"] == "true process"]
     trivial = [row for row in scored if not row.get("checkpoint") and row not in truth]
-    columns = {"model": "model", "nll": "NLL", "time_nll": "of the time", "mark_nll": "of the mark", "ks": "KS"}
-    columns["future_nll"] = "NLL of the futures"
     lines = [*trivial, *truth, {**own, "model": "this model"}] if own else []
     return {
         "own": own,
         "standing": compare_with_trivial(own, trivial) if own else None,
         "truth": truth[0] if truth else None,
-        "process_table": _table(lines, *(Column(key, column) for key, column in columns.items())),
+        "process_table": _table(lines, *PROCESS_COLUMNS, Column("future_nll", "NLL of the futures")),
     }
 
 

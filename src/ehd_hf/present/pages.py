@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from .. import __version__
 from ..explain.explanation import Explanation, Intensity
-from .tables import figure, shorten
+from .tables import figure, number_of, shorten
 
 STATUSES = {
     "certified": "certified",
@@ -55,10 +55,9 @@ def explanation_fragment(explanation: Explanation) -> str:
 
 def render_page(template: str, title: str, data: Mapping[str, Any], **words: Any) -> str:
     """A page of one of the templates: `data` for its script, `words` for its text."""
-    style, script = _asset("page.css"), _asset("page.js")
-    words |= {"style": Markup(style), "script": Markup(script), "version": __version__}
-    hashes = {"style_hash": _digest(style), "script_hash": _digest(script)}
-    return _environment().get_template(template).render(title=title, data=data, **hashes, **words)
+    (style, style_hash), (script, script_hash) = _asset("page.css"), _asset("page.js")
+    words |= {"style": style, "style_hash": style_hash, "script": script, "script_hash": script_hash}
+    return _environment().get_template(template).render(title=title, data=data, version=__version__, **words)
 
 
 def page_data(
@@ -79,7 +78,7 @@ def window_data(explanation: Explanation, marks: Mapping[str, int], name: str, w
     events = explanation.history + explanation.future
     first = events[0].time
     size = sum(explanation.distill_mask)
-    recent = sum(explanation.distill_mask[len(explanation.distill_mask) - size :]) if size else 0
+    recent = sum(explanation.distill_mask[len(explanation.distill_mask) - size :])
     curve, is_share = _curve(explanation)
     limit, share = explanation.limit, explanation.explained_share
     kinds = [
@@ -87,7 +86,7 @@ def window_data(explanation: Explanation, marks: Mapping[str, int], name: str, w
         "met" if explanation.constraint_met else "missed",
         *(["explains_nothing"] if explanation.status == "explains_nothing" else []),
     ]
-    data: dict[str, Any] = {
+    return {
         "name": shorten(name, _LONGEST_NAME),
         "where": where,
         "text": [shorten(line, _LONGEST_LINE) for line in str(explanation).split("\n")],
@@ -105,11 +104,8 @@ def window_data(explanation: Explanation, marks: Mapping[str, int], name: str, w
         "isShare": is_share,
         "reached": plain_number(share),
         "target": None if limit is None or share is None else plain_number(limit / explanation.dppl_empty),
-        "intensity": None,
+        "intensity": None if explanation.intensity is None else _intensity(explanation, explanation.intensity, marks),
     }
-    if explanation.intensity is not None:
-        data["intensity"] = _intensity(explanation, explanation.intensity, marks)
-    return data
 
 
 @cache
@@ -121,18 +117,16 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["figure"] = figure
+    environment.filters |= {"figure": figure, "number_of": number_of}
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False}
     return environment
 
 
 @cache
-def _asset(name: str) -> str:
-    return files("ehd_hf.present").joinpath(f"templates/{name}").read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+def _asset(name: str) -> tuple[Markup, str]:
+    """A style or a script, and its digest for the content security policy."""
+    text = files("ehd_hf.present").joinpath(f"templates/{name}").read_text(encoding="utf-8")
+    return Markup(text), f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def plain_number(value: Any) -> Any:
@@ -157,11 +151,9 @@ def _rounded(since: np.ndarray) -> list[float]:
 
 def _curve(explanation: Explanation) -> tuple[list[float] | None, bool]:
     """The trade-off as shares where there are any, else as dppl_left."""
-    if explanation.curve is None:
+    if explanation.curve is None or not all(map(math.isfinite, [*explanation.curve, explanation.dppl_empty])):
         return None, False
     values, share = np.array(explanation.curve), explanation.explained_share
-    if not (np.isfinite(values).all() and math.isfinite(explanation.dppl_empty)):
-        return None, False
     is_share = share is not None and max(share, *(values / explanation.dppl_empty).tolist()) <= _LARGEST_SHARE
     whole = explanation.dppl_empty if is_share else 1.0
     return [plain_number(value) for value in values / whole], is_share

@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ..explain.explanation import Explanation, Intensity
 from ..files import replaced_when_done
-from .tables import shorten
+from .tables import number_of, shorten
 
 # Okabe and Ito: eight colours told apart with every common colour vision, here without the yellow, pale on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -95,7 +95,7 @@ def explanation_plot(
                 _draw_scores(below, part, ink)
             else:
                 _draw_intensity(below, intensity, name, part, ink)
-            count = f"{len(part)} event{'' if len(part) == 1 else 's'}"
+            count = number_of(len(part), "event")
             events.set_title(f"{name}:\n{count} in {_duration(span, time_unit)}", loc="left", fontsize=8.5)
             for axes in (events, below):
                 axes.grid(axis="y", visible=axes is below)
@@ -151,14 +151,13 @@ def _themed(ink: Theme) -> dict[str, Any]:
 def _lanes(frame: pd.DataFrame) -> tuple[dict[str, int], list[str]]:
     """The lane of every mark, the first to appear on top, and the names of the lanes."""
     marks = list(dict.fromkeys(frame["mark"]))
-    if len(marks) <= MAX_LANES:
-        return {mark: place for place, mark in enumerate(marks)}, marks
-    counts, matters = frame["mark"].value_counts(), frame["mark"][frame["role"] != "left"].value_counts()
-    weight = {mark: (matters.get(mark, 0), counts[mark]) for mark in marks}
-    chosen = set(sorted(marks, key=lambda mark: weight[mark], reverse=True)[: MAX_LANES - 1])
-    shown = [mark for mark in marks if mark in chosen]
-    place = {mark: shown.index(mark) if mark in chosen else len(shown) for mark in marks}
-    return place, [*shown, f"{len(marks) - len(shown)} other marks"]
+    shown, others = marks, []
+    if len(marks) > MAX_LANES:
+        weight = (frame["role"] != "left").groupby(frame["mark"], sort=False).agg(["sum", "size"])
+        chosen = set(weight.sort_values(["sum", "size"], ascending=False, kind="stable").index[: MAX_LANES - 1])
+        shown = [mark for mark in marks if mark in chosen]
+        others = [f"{len(marks) - len(shown)} other marks"]
+    return {mark: shown.index(mark) if mark in shown else len(shown) for mark in marks}, shown + others
 
 
 def _history_and_future(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame, tuple[Any, Any]]]:

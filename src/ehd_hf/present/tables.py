@@ -17,6 +17,9 @@ class Column(NamedTuple):
     spec: str = ".3f"
 
 
+# Of rows that say how well a point process predicts.
+PROCESS_COLUMNS = [Column("model", "model"), Column("nll", "NLL"), Column("time_nll", "of the time")]
+PROCESS_COLUMNS += [Column("mark_nll", "of the mark"), Column("ks", "KS")]
 # The solvers' names for people, in the order of tables.
 SHORT = {"distiller": "distiller", "recency": "recency", "greedy_search": "greedy", "random_distillation": "random"}
 SHORT |= {"leave_one_out": "leave-one-out", "shapley": "Shapley", "integrated_gradient": "integrated gradient"}
@@ -69,3 +72,8 @@ def shorten(text: str, length: int) -> str:
     """One line of at most so many characters."""
     text = " ".join(text.split())
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def number_of(number: int, word: str) -> str:
+    """ "1 event", "2,000 events"."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
