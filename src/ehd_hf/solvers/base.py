@@ -46,6 +46,9 @@ class Objective:
             raise ValueError(f"Every window needs a future event; window {empty} has none. Leave such windows out.")
         self.windows = torch.arange(len(window.times), device=window.times.device)
         self.num_evaluations = torch.zeros_like(self.windows)
+        # A model that answers for many masks of a window at once says so by this method.
+        of_masks = getattr(mtpp, "future_of_masks", None)
+        self.future: Any = of_masks and of_masks(window, conditioning)
         self.full = self._log_perplexity(self.history, self.windows)
 
     def part(self, windows: Tensor) -> Objective:
@@ -53,6 +56,7 @@ class Objective:
         part = copy.copy(self)
         part.window = self.window.rows(windows)
         part.history, part.full = self.history[windows], self.full[windows]
+        part.future = self.future and self.future.rows(windows)
         part.windows = torch.arange(len(windows), device=windows.device)
         part.num_evaluations = torch.zeros_like(part.windows)
         return part
@@ -78,11 +82,12 @@ class Objective:
 
     def _log_perplexity(self, kept: Tensor, windows: Tensor) -> Tensor:
         """log ppl(x_o | kept) (eq. 5) of each row: (R,)."""
-        values = log_perplexity_of_masks(
+        self.num_evaluations += torch.bincount(windows, minlength=len(self.windows))
+        if self.future is not None:
+            return -self.future.log_prob(kept, windows) / self.window.num_scored[windows]
+        return log_perplexity_of_masks(
             self.mtpp, self.window, kept, windows, conditioning=self.conditioning, max_rows=self.max_rows
         )
-        self.num_evaluations += torch.bincount(windows, minlength=len(self.windows))
-        return values
 
 
 # --- when to stop
