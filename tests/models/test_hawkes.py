@@ -10,7 +10,10 @@ from scipy import stats
 from ehd_hf.data.synthetic import HawkesProcess, delayed_hawkes, exponential_hawkes
 from ehd_hf.data.windows import make_crops
 from ehd_hf.evaluation.scores import score_events
+from ehd_hf.explain.certify import AdditiveObjective
 from ehd_hf.models.hawkes import HawkesConfig, HawkesModel, erlang_terms
+from ehd_hf.models.perplexity import dppl, future_log_prob
+from ehd_hf.models.window import Window
 from helpers import log_grid, random_events, wild
 
 C = 4
@@ -153,6 +156,71 @@ def test_parent_shares_are_what_deleting_one_event_takes_away(padding, generator
         share = (1 - intensities(keep) / whole).masked_fill(~mask, 0.0)
         torch.testing.assert_close(shares[:, :, event], share * mask[:, event, None], rtol=0, atol=1e-8)
     torch.testing.assert_close((1 - shares.sum(2))[mask], (nothing / whole)[mask], rtol=0, atol=1e-8)
+
+
+def some_masks(generator, padding, is_part=False):
+    """Windows (L, K) = (9, 4), masks (R, L) of them in no order, and whose these are: also of one window many."""
+    times, marks, mask = random_events(5, 13, C, generator, "none")
+    mask[:, :9] = random_events(5, 9, C, generator, padding)[2]
+    mask[3, 11:] = padding == "none"  # behind the future
+    times = times.masked_fill(~mask, 77.0)
+    scored = torch.rand(5, 4, generator=generator) < 0.5 if is_part else None
+    if scored is not None:
+        scored[:, 0] = torch.tensor([True, False, True, False, True])
+    window = Window(times, marks, mask, 4, scored)
+    rows = torch.cat([torch.randint(5, (40,), generator=generator), torch.full((30,), 2), torch.arange(5)])
+    keep = torch.rand(75, 9, generator=generator) < torch.rand(75, 1, generator=generator)
+    keep[-5:] = False
+    return window, keep & window.history[rows], rows
+
+
+@pytest.mark.parametrize("is_part", [False, True])
+@pytest.mark.parametrize("conditioning", ["paper", "survival"])
+@pytest.mark.parametrize("padding", ["none", "front", "anywhere"])
+def test_all_masks_at_once_are_each_mask_by_itself(padding, conditioning, is_part, generator):
+    model = make_model(generator)
+    window, keep, rows = some_masks(generator, padding, is_part)
+    ours = model.future_of_masks(window, conditioning).log_prob(keep, rows).detach()
+    options = {"keep": keep.double(), "conditioning": conditioning}
+    general = future_log_prob(model, window.rows(rows), **options)
+    torch.testing.assert_close(ours, general.log_prob.sum(1).detach(), rtol=0, atol=1e-10)
+    deleted = future_log_prob(model, window.rows(rows), rebuilder="compact", **options)  # pair by pair
+    for field in ("log_prob", "time_log_prob", "mark_log_prob"):
+        torch.testing.assert_close(deleted[field], general[field], rtol=0, atol=1e-10)
+    some = torch.tensor([3, 1])
+    part = model.future_of_masks(window, conditioning).rows(some).log_prob(keep[-4:], torch.tensor([0, 1, 1, 0]))
+    whole = model.future_of_masks(window, conditioning).log_prob(keep[-4:], some[torch.tensor([0, 1, 1, 0])])
+    torch.testing.assert_close(part, whole)
+
+
+@pytest.mark.parametrize("conditioning", ["paper", "survival"])
+def test_searches_ask_for_all_masks_at_once(conditioning, generator, monkeypatch):
+    model = make_model(generator)
+    window, keep, rows = some_masks(generator, "anywhere", is_part=True)
+    window.scored[:, 1] = True
+    slow = dppl(model, window.rows(rows), keep.double(), conditioning=conditioning).detach()
+    monkeypatch.setattr(HawkesModel, "event_log_prob", None)
+    objective = AdditiveObjective(model, window, conditioning=conditioning)
+    torch.testing.assert_close(objective.dppl_keep(keep, rows), slow)
+    assert objective.num_evaluations.sum() == 5 + (keep != window.history[rows]).any(1).sum()
+    last, chosen = keep[-5:], torch.tensor([4, 0])
+    torch.testing.assert_close(objective.part(chosen).dppl_keep(last[chosen]), objective.dppl_keep(last)[chosen])
+
+
+@pytest.mark.parametrize("padding", ["none", "anywhere"])
+def test_few_last_events_are_scored_as_all_are(padding, generator):
+    model = make_model(generator)
+    times, marks, mask = random_events(5, 13, C, generator, padding)
+    whole = model.event_log_prob(times, marks, mask)
+    for number in (1, 4, 13):
+        last = model.event_log_prob(times, marks, mask, num_last=number)
+        for field in ("log_prob", "mark_log_prob"):
+            torch.testing.assert_close(last[field], whole[field][:, 13 - number :], rtol=0, atol=1e-10)
+        counted = mask[:, 13 - number :]
+        torch.testing.assert_close(last.compensator[counted], whole.compensator[:, 13 - number :][counted])
+    (slope,) = torch.autograd.grad(last.log_prob.sum(), model.raw_weights)
+    (expected,) = torch.autograd.grad(whole.log_prob.sum(), model.raw_weights)
+    torch.testing.assert_close(slope, expected)
 
 
 def test_kernels_integrate_to_the_branching_matrix(generator):

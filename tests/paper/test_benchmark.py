@@ -121,7 +121,7 @@ def test_both_ways_to_the_papers_answer_give_the_same(bundled):
     torch.testing.assert_close(drops, our_drops, rtol=1e-4, atol=1e-4)
     answered = explain.answering(bundled[0], window.to(torch.float64), refine="none")()
     assert torch.equal(answered.distill_mask, ours)
-    torch.testing.assert_close(answered.values["dppl_left"].float(), our_drops[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.tensor(answered.columns["dppl_left"]), our_drops[0], rtol=1e-4, atol=1e-4)
 
 
 def test_the_recurrences_of_the_benchmark_give_our_states_and_gradients():

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.colors import to_hex
 
-from ehd_hf.present.picture import MAX_LANES, THEMES, _duration
+from ehd_hf.models.hawkes import HawkesConfig, HawkesModel
+from ehd_hf.present.picture import MAX_LANES, THEMES, _duration, kernel_plot
 from explanations import HOSTILE, MARKS, drawn, legend_of, made
 
 
@@ -98,3 +100,27 @@ def test_durations_read_as_people_say_them(seconds, words):
     assert _duration((begin, begin + np.timedelta64(round(seconds * 1e9), "ns")), "h") == words
     assert _duration((1.0, 3.5), "h") == "2.5 h" and _duration((1.0, 3.5), None) == "time 2.5"
     assert _duration((1.0, 3.5), "1e6 s") == "2.5 x 1e6 s"
+
+
+def test_kernels_show_the_strongest_pairs_and_their_delays(tmp_path):
+    config = HawkesConfig(num_marks=3, id2label={0: "deploy", 1: "$alert", 2: "page"}, time_unit="h", num_scales=2)
+    model = HawkesModel(config)
+    model.fit_time_scale(torch.linspace(0.1, 2.0, 50))
+    with torch.no_grad():
+        model.raw_weights[1, 2, 0, 1] += 4.0
+        model.raw_weights[0, 0, 1, 2] += 3.0
+    figure = drawn(kernel_plot(model, top=2), tmp_path)
+    axes, children = figure.axes[0], model.branching
+    shown = [f"deploy \u2192 $alert: {children[0, 1]:.2g}", f"$alert \u2192 page: {children[1, 2]:.2g}"]
+    assert legend_of(figure) == shown and axes.get_xlabel() == "time since the cause (h)"
+    slow, fast = axes.get_lines()
+    assert slow.get_color() != fast.get_color() and slow.get_linestyle() != fast.get_linestyle()
+    assert slow.get_xdata()[slow.get_ydata().argmax()] > fast.get_xdata()[fast.get_ydata().argmax()]
+    # On the logarithmic axis, counted in doublings, the area is the expected number of events.
+    area = np.trapezoid(slow.get_ydata(), np.log2(slow.get_xdata()))
+    assert area == pytest.approx(children[0, 1].item(), rel=0.01)
+    assert all(label.split(" \u2192 ")[1].startswith("page") for label in legend_of(kernel_plot(model, ["page"])))
+    with pytest.raises(ValueError, match="effects must be of deploy.*got 'Page'"):
+        kernel_plot(model, ["Page"])
+    with pytest.raises(ValueError, match="top must be at least 1; got 0"):
+        kernel_plot(model, top=0)

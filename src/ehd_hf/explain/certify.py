@@ -11,7 +11,7 @@ from torch import Tensor
 from ..models.distiller import DistillerModel
 from ..models.perplexity import dppl_parts
 from ..models.point_process import MTPPModel
-from ..models.question import MARGIN, Question
+from ..models.question import MARGIN, Conditioning, Question
 from ..models.window import Window, places_of
 from ..solvers.base import AtSize, Objective, Solver, get_solver, rule_for
 from ..solvers.prefix import RankedBy, ask_others, first_prefix, prefix_curve
@@ -50,6 +50,23 @@ class Answer(NamedTuple):
             name = names[int(bad.argmax())]
             fix = "Check the model's weights for NaN, and the times for gaps far beyond those the model was trained on"
             raise ValueError(f"an explanation must be made of numbers; sequence {name!r} has none. {fix}.")
+
+
+class AdditiveObjective(Objective):
+    """The same of a model in which every event simply adds something: one pass serves all masks of a window."""
+
+    def __init__(self, mtpp: Any, window: Window, *, conditioning: Conditioning) -> None:
+        self.future = mtpp.future_of_masks(window, conditioning)
+        super().__init__(mtpp, window, conditioning=conditioning)
+
+    def part(self, windows: Tensor) -> Objective:
+        part: Any = super().part(windows)
+        part.future = self.future.rows(windows)
+        return part
+
+    def _log_perplexity(self, kept: Tensor, windows: Tensor) -> Tensor:
+        self.num_evaluations += torch.bincount(windows, minlength=len(self.windows))
+        return -self.future.log_prob(kept, windows) / self.window.num_scored[windows]
 
 
 class _Search(NamedTuple):
@@ -130,7 +147,8 @@ class Certifier:
             assert self.distiller is not None
             chosen, shown = self.distiller.distill(window.to(self.distiller.dtype))
             return _Search(chosen, shown.double(), torch.ones_like(chosen[:, 0]))
-        objective = Objective(mtpp, window, conditioning=question.conditioning)
+        kind = AdditiveObjective if hasattr(mtpp, "future_of_masks") else Objective
+        objective = kind(mtpp, window, conditioning=question.conditioning)
         history = objective.history
         rule = rule_for(question, objective, MARGIN)
         generator = torch.Generator(device=history.device).manual_seed(0)

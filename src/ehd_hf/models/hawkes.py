@@ -17,6 +17,7 @@ Shapes: S scales, N shapes, C marks; a state is (S, N, C), flattened to D.
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -26,9 +27,15 @@ from transformers import AutoConfig, AutoModel
 
 from .gated_lstm import gate_padding, last_kept_times
 from .point_process import MTPPConfig, MTPPModel, MTPPOutput, first_after
+from .question import Conditioning
+from .window import Window
 
 # Events that are related pair by pair; what came before them is read from a state.
 _BLOCK = 8
+# So many pairs of events are related at a time, and events of masks summed: they stay in the caches.
+_PAIRS_AT_ONCE, _KEPT_AT_ONCE = 32_768, 262_144
+# So few last events are related to all before them pair by pair, without a state.
+_FEW_LAST = 64
 # Lags in scales beyond which nothing is left: higher powers would overflow.
 _LONGEST_LAG = 80.0
 # Of a new model: expected children of an event, and background events per mean interval.
@@ -157,6 +164,8 @@ class HawkesModel(MTPPModel):
     ) -> MTPPOutput:
         # Intensities are read at every event, kept or not, and gates carry the compensator since the last kept one as
         # they carry its time. A state per event, as the base class wants it, would lose the slopes of deleted events.
+        if keep is None and positions is None and mark_weights is None and num_last and num_last <= _FEW_LAST:
+            return self._last_log_prob(_without_padding(times, mask), marks, mask, survived_until, num_last)
         gates, times = gate_padding(keep, mask, times.dtype), _without_padding(times, mask)
         amounts = _amounts(gates, mask, mark_weights, times.dtype)
         observed, total, left = self._read_events(times, marks, amounts)
@@ -190,7 +199,90 @@ class HawkesModel(MTPPModel):
             compensator=compensator,
         )
 
+    def future_of_masks(self, window: Window, conditioning: Conditioning) -> "FutureOfMasks":
+        """What answers for the future of these windows under any mask of their history: one pass over the pairs of
+        events serves all masks."""
+        times, marks, first = _without_padding(window.times, window.mask), window.marks, window.num_history
+        (added,) = self._over_pairs(times, marks, window.mask, window.num_future)  # (B, T, K)
+        scored, split = window.future.to(times.dtype), window.split_time
+        # Of an event, the children born in the scored intervals: those still to come where one begins, not where it
+        # ends; intervals that touch cancel.
+        clock = torch.cat([split[:, None], times[:, first:]], dim=1)  # (B, K + 1)
+        begins = F.pad(scored, (0, 1)) - F.pad(scored, (1, 0))
+        asked = (begins != 0).any(0)
+        born = (self._left(clock[:, asked], times, marks) * begins[:, None, asked]).sum(2) * window.mask
+        passed = self.rates.sum() * (scored * clock.diff(dim=1)).sum(1, keepdim=True)
+        columns = torch.cat([added, born[..., None]], dim=2)
+        alone = torch.cat([self.rates[marks[:, first:]], passed], dim=1) + columns[:, first:].sum(1)
+        silence = None if conditioning == "survival" else (split, times[:, :first], marks[:, :first])
+        return FutureOfMasks(self, columns[:, :first].contiguous(), alone, scored, silence)
+
     # --- its parts
+
+    def _last_log_prob(
+        self, times: Tensor, marks: Tensor, mask: Tensor, survived_until: Tensor | None, num_last: int
+    ) -> MTPPOutput:
+        """`event_log_prob` of the last events when all are kept, pair by pair: what searches and measurements ask."""
+        first, rate = times.shape[1] - num_last, self.rates.sum()
+        observed, total = (added.sum(1) for added in self._over_pairs(times, marks, mask, num_last, total=True))
+        observed, total = self.rates[marks[:, first:]] + observed, rate + total
+        clock = F.pad(times, (1, 0))[:, first:]  # (B, K + 1)
+        left = (self._left(clock, times, marks) * mask[..., None]).sum(1)
+        compensator = rate * clock.diff(dim=1) - left.diff(dim=1)
+        time_log_prob = total.log() - compensator
+        if survived_until is not None:
+            index, touches = first_after(survived_until, clock[:, :-1], clock[:, 1:], mask[:, first:])
+            began = clock.gather(1, index)
+            until = torch.maximum(survived_until[:, None], began)
+            left_then = (self._left(until, times, marks) * mask[..., None]).sum(1)
+            survived = rate * (until - began) + left.gather(1, index) - left_then
+            time_log_prob = time_log_prob.scatter_add(1, index, survived.masked_fill(~touches, 0.0))
+        time_log_prob = time_log_prob.masked_fill(~mask[:, first:], 0.0)
+        mark_log_prob = (observed / total).log().masked_fill(~mask[:, first:], 0.0)
+        return MTPPOutput(
+            log_prob=time_log_prob + mark_log_prob,
+            time_log_prob=time_log_prob,
+            mark_log_prob=mark_log_prob,
+            compensator=compensator,
+        )
+
+    def _over_pairs(
+        self, times: Tensor, marks: Tensor, mask: Tensor, num_last: int, total: bool = False
+    ) -> list[Tensor]:
+        """What every event adds to the intensity of each of the last ones' marks at these, (B, T, K), 0 where it is
+        not before them; and to that of all marks, if `total`."""
+        first, num_marks = times.shape[1] - num_last, self.config.num_marks
+        weights = _powers(self.weights / self.scales[:, None, None, None])  # (S, N, C, C)
+        tables = [weights.flatten(2), weights.sum(3)][: 1 + total]
+        earlier = torch.ones(num_last, times.shape[1], dtype=torch.bool, device=times.device).tril(first - 1)
+        pieces, size = [], max(1, _PAIRS_AT_ONCE // max(1, times.shape[1] * num_last))
+        for now, causes, there in zip(times.split(size), marks[:, None].split(size), mask.split(size), strict=True):
+            lags = (now[:, first:, None] - now[:, None]).masked_fill(~earlier, torch.inf)  # (B, K, T): T runs fastest
+            places = [causes * num_marks + causes[:, 0, first:, None], causes]
+            sums = self._sum_of_terms(lags, tables, places)
+            pieces.append([(value * (earlier & there[:, None])).transpose(1, 2) for value in sums])
+        return [torch.cat(parts) for parts in zip(*pieces, strict=True)]
+
+    def _left(self, clock: Tensor, times: Tensor, marks: Tensor) -> Tensor:
+        """Children of each event that are expected after the times `clock` (B, Q), all before it: (B, T, Q)."""
+        lags = (clock[:, :, None] - times[:, None]).clamp(min=0)
+        survivors = _powers(self.weights.sum(3).flip(1).cumsum(1).flip(1))  # (S, N, C)
+        return self._sum_of_terms(lags, [survivors], [marks[:, None]])[0].transpose(1, 2)
+
+    def _sum_of_terms(self, lags: Tensor, tables: list[Tensor], places: list[Tensor]) -> list[Tensor]:
+        """For each of `tables` (S, N, M), at `places` in it that broadcast to `lags`, the sum over scales and shapes
+        of its entries times x^k exp(-x): shaped as `lags`."""
+        sums = [torch.zeros_like(lags) for _ in tables]
+        for number, scale in enumerate(self.scales.to(lags)):
+            x = (lags / scale).clamp(max=_LONGEST_LAG)
+            decay = torch.exp(-x)
+            for total, table, place in zip(sums, tables, places, strict=False):
+                flat = place.flatten()  # one index is ten times as fast as one of many axes
+                *lower, value = (row.index_select(0, flat).view(place.shape) for row in table[number])
+                for coefficient in reversed(lower):
+                    value = torch.addcmul(coefficient, value, x)
+                total.addcmul_(value, decay)
+        return sums
 
     def _tables(self, causes: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """What a state (D,) is multiplied with: for the intensity of each mark (C, D), for that of all marks (D,), and
@@ -254,6 +346,55 @@ class HawkesModel(MTPPModel):
         return ((1 - left) * total.permute(2, 0, 1)[marks]).sum((2, 3))
 
 
+class FutureOfMasks(NamedTuple):
+    """log p of the future of B windows under any masks of their history: every event adds what it adds."""
+
+    mtpp: HawkesModel
+    # What an event adds to the intensity of each future mark at its time, and, in the last column, to the compensator
+    # from the split on, of what is scored.
+    added: Tensor  # (B, L, K + 1)
+    alone: Tensor  # (B, K + 1), the same without any history
+    scored: Tensor  # (B, K), 0 or 1
+    # The paper counts from the last kept event: split (B,), times and marks (B, L).
+    silence: tuple[Tensor, ...] | None
+
+    def rows(self, index: Tensor) -> "FutureOfMasks":
+        """The same of the windows at `index` (R,)."""
+        silence = None if self.silence is None else tuple(value[index] for value in self.silence)
+        return FutureOfMasks(self.mtpp, self.added[index], self.alone[index], self.scored[index], silence)
+
+    def log_prob(self, keep_mask: Tensor, rows: Tensor) -> Tensor:
+        """Sum of log p of the scored events under masks (R, L), bool, of the windows `rows` (R,): (R,)."""
+        size = max(1, _KEPT_AT_ONCE // max(1, keep_mask.shape[1]))
+        pieces = zip(keep_mask.split(size), rows.split(size), strict=True)
+        return torch.cat([self._log_prob(*piece) for piece in pieces])
+
+    def _log_prob(self, keep_mask: Tensor, rows: Tensor) -> Tensor:
+        sums = self.alone[rows] + self._added_by(keep_mask, rows)
+        value = (sums[:, :-1].log() * self.scored[rows]).sum(1) - sums[:, -1]
+        return value if self.silence is None else value - self._silent(keep_mask, rows)
+
+    def _added_by(self, keep_mask: Tensor, rows: Tensor) -> Tensor:
+        """Sums of `added` over the kept events: (R, K + 1). Masks of one window that follow one another go through one
+        product, unless too many places would stay empty."""
+        windows, group, counts = rows.unique_consecutive(return_inverse=True, return_counts=True)
+        most = int(counts.amax()) if len(counts) else 0
+        place = torch.arange(len(rows), device=rows.device) + (group * most - (counts.cumsum(0) - counts)[group])
+        if len(windows) * most > 4 * len(rows):
+            windows, most, place = rows, 1, torch.arange(len(rows), device=rows.device)
+        kept = self.added.new_zeros(len(windows) * most, keep_mask.shape[1])
+        kept[place] = keep_mask.to(kept.dtype)
+        return (kept.view(len(windows), most, keep_mask.shape[1]) @ self.added[windows]).flatten(0, 1)[place]
+
+    def _silent(self, keep_mask: Tensor, rows: Tensor) -> Tensor:
+        """Compensator from the last kept event to the split, where the first future event is scored: (R,)."""
+        split, times, marks = (value[rows] for value in self.silence or ())
+        last = F.pad(times * keep_mask, (1, 0)).amax(1)
+        left = self.mtpp._left(torch.stack([last, split], dim=1), times, marks) * keep_mask[..., None]
+        passed = self.mtpp.rates.sum() * (split - last) - left.sum(1).diff(dim=1)[:, 0]
+        return passed * self.scored[rows, 0]
+
+
 def erlang_terms(x: Tensor, num_shapes: int) -> Tensor:
     """x^k exp(-x) / k! for k = 0 .. num_shapes - 1: (..., N)."""
     capped = x.clamp(0.0, _LONGEST_LAG)
@@ -269,6 +410,12 @@ def _moves(x: Tensor, num_shapes: int) -> Tensor:
     order = torch.arange(num_shapes, device=x.device)
     terms = F.pad(erlang_terms(x, num_shapes), (1, 0))  # a zero above the diagonal
     return terms[..., (order[:, None] - order + 1).clamp(min=0)]
+
+
+def _powers(weights: Tensor) -> Tensor:
+    """Weights (S, N, ...) of `erlang_terms` as those of x^k exp(-x)."""
+    factorials = torch.arange(weights.shape[1], device=weights.device).clamp(min=1).cumprod(0)
+    return weights / factorials.view(-1, *[1] * (weights.dim() - 2))
 
 
 def _read(

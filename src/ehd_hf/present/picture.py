@@ -1,8 +1,10 @@
-"""The picture of an explanation. Made without pyplot: no global state, and it draws on any machine."""
+"""Pictures of explanations and of Hawkes processes. Made without pyplot: no global state, and drawn on any machine."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
@@ -20,6 +23,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ..explain.explanation import Explanation, Intensity
 from ..files import replaced_when_done
+from ..models.hawkes import HawkesModel
 from .tables import number_of, shorten
 
 # Okabe and Ito: eight colours told apart with every common colour vision, here without the yellow, pale on white.
@@ -38,6 +42,7 @@ STYLE: Any = {
     "savefig.dpi": 160,
 }
 _DASHES = (0, (4, 1.6))
+_STROKES: Any = ("-", _DASHES, (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
@@ -128,6 +133,44 @@ def explanation_plot(
         if title:
             size = STYLE["axes.titlesize"]
             figure.suptitle(_drawable(title), x=0.01, ha="left", fontsize=size, parse_math=False)
+    return figure
+
+
+def kernel_plot(model: HawkesModel, effects: Sequence[str] | None = None, *, top: int = 7) -> Figure:
+    """Draw what causes what, and how much later: the `top` pairs of marks, with the second among `effects` (all, if
+    None), of which an event of the first is expected to cause most events of the second."""
+    id2label: Any = model.config.id2label
+    names = [id2label[mark] for mark in range(model.config.num_marks)]
+    if unknown := sorted(set(effects or ()) - set(names)):
+        raise ValueError(f"effects must be of {', '.join(names)}, the model's marks; got {unknown[0]!r}.")
+    if top < 1:
+        raise ValueError(f"top must be at least 1; got {top}.")
+    with torch.no_grad():
+        children = model.branching.double().cpu().numpy()  # (C, C)
+        shortest, longest = model.scales.min() / 100, model.scales.max() * 20
+        lags = torch.logspace(math.log10(shortest), math.log10(longest), 600).to(model.scales)
+        kernels = model.kernel(lags).double().cpu().numpy()  # (C, C, Q)
+    chosen = [place for place, name in enumerate(names) if effects is None or name in effects]
+    pairs = [(cause, effect) for cause in range(len(names)) for effect in chosen]
+    pairs = sorted(pairs, key=lambda pair: children[pair], reverse=True)[:top]
+    times, unit = lags.double().cpu().numpy(), model.config.time_unit
+    # On a logarithmic axis, what is expected while the lag doubles: areas are then in proportion to events.
+    curves = [np.log(2) * times * kernels[pair] for pair in pairs]
+    with matplotlib.rc_context(STYLE | _themed(THEMES["light"])):
+        figure = Figure(figsize=(7.2, 3.2 + 0.17 * len(pairs)), layout="constrained", dpi=STYLE["savefig.dpi"])
+        axes = figure.subplots()
+        for number, (curve, (cause, effect)) in enumerate(zip(curves, pairs, strict=True)):
+            label = f"{_shown(names[cause])} → {_shown(names[effect])}: {children[cause, effect]:.2g}"
+            look = {"color": COLOURS[number % len(COLOURS)], "linestyle": _STROKES[number % len(_STROKES)]}
+            axes.plot(times, curve, label=label, **look)
+        seen = times[np.max(curves, axis=0) > 0.01 * np.max(curves)]
+        axes.set(xscale="log", xlim=(seen[0], seen[-1]), ylim=(0, None))
+        axes.set_xlabel("time since the cause" + (f" ({_drawable(unit)})" if unit else ""), parse_math=False)
+        axes.set_ylabel("expected events of the effect\nwhile that time doubles")
+        title = "cause → effect: events that one event causes"
+        legend = figure.legend(loc="outside lower left", ncols=2, title=title, alignment="left")
+        for text in legend.get_texts():
+            text.set_parse_math(False)
     return figure
 
 
