@@ -35,7 +35,7 @@ MAY_IMPORT = {
 }
 ANYTHING = {"training.recipe", "cli", "app"}  # may import anything; nobody imports them, but that cli starts app
 SHOWN = {"plot", "to_html", "_repr_html_"}  # of explain.explanation: these open `present` when called
-LINES = {"files": 250, "data": 2240, "models": 2900, "solvers": 850, "explain": 1400, "training": 1200}
+LINES = {"files": 250, "data": 2240, "models": 3000, "solvers": 850, "explain": 1400, "training": 1200}
 LINES |= {"evaluation": 830, "present": 1050, "hub": 350, "cli": 780, "app": 370, "__init__": 110}
 
 
