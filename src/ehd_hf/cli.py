@@ -14,6 +14,7 @@ import json as json_module
 import math
 import os
 import shlex
+import signal
 import sys
 import time as time_module
 from collections.abc import Callable, Iterable
@@ -41,10 +42,6 @@ PLACES = ("out", "figure", "table")  # parameters that name what a command write
 # What the package calls by its role, and the option that names it.
 FLAGS = {"the time column": "--time", "the mark column": "--mark", "the sequence column": "--sequence"}
 FLAGS |= {"time_format": "--time-format", "max_marks": "--max-marks", "max_events": "--max-events"}
-
-# Nothing is collected on the way out: with thousands of modules that takes seconds, in which Ctrl-C kills a command
-# that is done.
-atexit.register(gc.freeze)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at a table of events, or write one to try.")
@@ -81,6 +78,13 @@ AS_JSON = _flag("Print JSON, for programs.", "--json")
 
 
 # --- how a command ends
+
+
+@atexit.register
+def _leave() -> None:
+    """To collect thousands of modules would take seconds; and Ctrl-C comes too late for a command that is done."""
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _command(*examples: str, name: str | None = None, group: typer.Typer = app) -> Callable[..., Any]:
