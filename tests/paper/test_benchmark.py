@@ -15,7 +15,7 @@ import groups
 from ehd_hf import EHDDistiller
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.perplexity import log_perplexity
-from groups import data, distiller, explain, gate, mtpp, scaling, solvers, startup
+from groups import data, distiller, explain, gate, hawkes, mtpp, scaling, solvers, startup
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,6 +81,11 @@ def test_all_figures_of_data_distiller_rebuilding_and_solvers_run(untimed):
     assert len(list(gate.measure(1, size=3, samples=2))) == 6
     rows = list(solvers.measure(1, size=1, num_windows=2, num_single=1))
     assert len(rows) == 3 + 2 * 7 and rows[2]["target"] == "< 1e-5" and rows[2]["median"] < 1e-5
+
+
+def test_a_hawkes_process_and_fullynn_are_asked_the_same(untimed):
+    rows = list(hawkes.measure(1, size=2, num_events=40))
+    assert [row["target"] for row in rows] == [">= 20", None, None, None, "<= 5"]
 
 
 def test_the_plain_training_step_of_the_benchmark_computes_our_loss():

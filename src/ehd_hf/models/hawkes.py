@@ -164,6 +164,8 @@ class HawkesModel(MTPPModel):
     ) -> MTPPOutput:
         # Intensities are read at every event, kept or not, and gates carry the compensator since the last kept one as
         # they carry its time. A state per event, as the base class wants it, would lose the slopes of deleted events.
+        if keep is not None and not keep.requires_grad and bool((keep == 1).all()):
+            keep = None  # nothing is deleted: the same numbers, to the bit, as without gates
         if keep is None and positions is None and mark_weights is None and num_last and num_last <= _FEW_LAST:
             return self._last_log_prob(_without_padding(times, mask), marks, mask, survived_until, num_last)
         gates, times = gate_padding(keep, mask, times.dtype), _without_padding(times, mask)
@@ -224,19 +226,22 @@ class HawkesModel(MTPPModel):
     ) -> MTPPOutput:
         """`event_log_prob` of the last events when all are kept, pair by pair: what searches and measurements ask."""
         first, rate = times.shape[1] - num_last, self.rates.sum()
-        observed, total = (added.sum(1) for added in self._over_pairs(times, marks, mask, num_last, total=True))
+        sums = self._over_pairs(times, marks, mask, num_last, total=True)
+        observed, total, left = (added.sum(1) for added in sums)
         observed, total = self.rates[marks[:, first:]] + observed, rate + total
+        past = times[:, :first], marks[:, :first]
         clock = F.pad(times, (1, 0))[:, first:]  # (B, K + 1)
-        left = (self._left(clock, times, marks) * mask[..., None]).sum(1)
-        compensator = rate * clock.diff(dim=1) - left.diff(dim=1)
+        begun = (self._left(clock[:, :1], *past) * mask[:, :first, None]).sum(1)
+        born = left + self.branching.sum(1)[marks[:, first:]] * mask[:, first:]
+        compensator = rate * clock.diff(dim=1) + torch.cat([begun, born[:, :-1]], dim=1) - left
         time_log_prob = total.log() - compensator
         if survived_until is not None:
             index, touches = first_after(survived_until, clock[:, :-1], clock[:, 1:], mask[:, first:])
-            began = clock.gather(1, index)
-            until = torch.maximum(survived_until[:, None], began)
-            left_then = (self._left(until, times, marks) * mask[..., None]).sum(1)
-            survived = rate * (until - began) + left.gather(1, index) - left_then
-            time_log_prob = time_log_prob.scatter_add(1, index, survived.masked_fill(~touches, 0.0))
+            # Behind another of the last events, no silence is left before the split.
+            until = torch.maximum(survived_until[:, None], clock[:, :1])
+            then = (self._left(until, *past) * mask[:, :first, None]).sum(1)
+            survived = (rate * (until - clock[:, :1]) + begun - then).masked_fill(~touches | (index > 0), 0.0)
+            time_log_prob = time_log_prob.scatter_add(1, index, survived)
         time_log_prob = time_log_prob.masked_fill(~mask[:, first:], 0.0)
         mark_log_prob = (observed / total).log().masked_fill(~mask[:, first:], 0.0)
         return MTPPOutput(
@@ -250,15 +255,15 @@ class HawkesModel(MTPPModel):
         self, times: Tensor, marks: Tensor, mask: Tensor, num_last: int, total: bool = False
     ) -> list[Tensor]:
         """What every event adds to the intensity of each of the last ones' marks at these, (B, T, K), 0 where it is
-        not before them; and to that of all marks, if `total`."""
+        not before them; and, if `total`, to that of all marks, and to the children that are then still to come."""
         first, num_marks = times.shape[1] - num_last, self.config.num_marks
         weights = _powers(self.weights / self.scales[:, None, None, None])  # (S, N, C, C)
-        tables = [weights.flatten(2), weights.sum(3)][: 1 + total]
+        tables = [weights.flatten(2), *([weights.sum(3), self._survivors()] if total else [])]
         earlier = torch.ones(num_last, times.shape[1], dtype=torch.bool, device=times.device).tril(first - 1)
         pieces, size = [], max(1, _PAIRS_AT_ONCE // max(1, times.shape[1] * num_last))
         for now, causes, there in zip(times.split(size), marks[:, None].split(size), mask.split(size), strict=True):
             lags = (now[:, first:, None] - now[:, None]).masked_fill(~earlier, torch.inf)  # (B, K, T): T runs fastest
-            places = [causes * num_marks + causes[:, 0, first:, None], causes]
+            places = [causes * num_marks + causes[:, 0, first:, None], causes, causes]
             sums = self._sum_of_terms(lags, tables, places)
             pieces.append([(value * (earlier & there[:, None])).transpose(1, 2) for value in sums])
         return [torch.cat(parts) for parts in zip(*pieces, strict=True)]
@@ -266,8 +271,11 @@ class HawkesModel(MTPPModel):
     def _left(self, clock: Tensor, times: Tensor, marks: Tensor) -> Tensor:
         """Children of each event that are expected after the times `clock` (B, Q), all before it: (B, T, Q)."""
         lags = (clock[:, :, None] - times[:, None]).clamp(min=0)
-        survivors = _powers(self.weights.sum(3).flip(1).cumsum(1).flip(1))  # (S, N, C)
-        return self._sum_of_terms(lags, [survivors], [marks[:, None]])[0].transpose(1, 2)
+        return self._sum_of_terms(lags, [self._survivors()], [marks[:, None]])[0].transpose(1, 2)
+
+    def _survivors(self) -> Tensor:
+        """What x^k exp(-x) are multiplied with for the children still to come, (S, N, C)."""
+        return _powers(self.weights.sum(3).flip(1).cumsum(1).flip(1))
 
     def _sum_of_terms(self, lags: Tensor, tables: list[Tensor], places: list[Tensor]) -> list[Tensor]:
         """For each of `tables` (S, N, M), at `places` in it that broadcast to `lags`, the sum over scales and shapes
