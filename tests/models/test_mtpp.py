@@ -497,11 +497,12 @@ def test_samples_of_the_next_event_follow_the_models_own_distribution(model, gen
         state, silence = states[:, -1].expand(1500, -1), drawn[row] - last[0, -1]
         assert (silence >= 0).all()
         rescaled = model.total_compensator(state, silence).detach().numpy()
-        assert stats.kstest(rescaled, "expon").pvalue > 0.01
+        assert stats.kstest(rescaled, "expon").pvalue > 1e-3
         intensities = model.mark_intensities(state, silence).detach()
         expected = (intensities / intensities.sum(-1, keepdim=True)).sum(0).numpy()
-        counts = np.bincount(drawn_marks[row].numpy(), minlength=C)
-        assert stats.chisquare(counts, expected).pvalue > 0.01
+        counts, rare = np.bincount(drawn_marks[row].numpy(), minlength=C), expected < 10  # rare marks count as one
+        counts, expected = (np.append(values[~rare], values[rare].sum() + 1) for values in (counts, expected))
+        assert stats.chisquare(counts, expected).pvalue > 1e-3
 
 
 def test_samples_repeat_with_the_same_generator(model):
