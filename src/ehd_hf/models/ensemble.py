@@ -97,6 +97,9 @@ class EnsembleModel(MTPPModel):
     def event_log_prob(self, *args: Any, **kwargs: Any) -> MTPPOutput:
         return self._first.event_log_prob(*args, **kwargs)
 
+    def leave_one_out(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        return self._first.leave_one_out(*args, **kwargs)
+
 
 def _own_settings(config: Any) -> dict[str, Any]:
     """What a backbone's config says beyond what every MTPP's does."""

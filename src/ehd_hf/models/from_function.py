@@ -162,6 +162,19 @@ class CallableMTPP(MTPPModel):
         first = after & (after.cumsum(1) == 1)
         return torch.where(first, -survival.to(times.dtype)[:, None], torch.zeros_like(times))
 
+    def _last_log_intensity(self, times: Tensor, marks: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The density divided by the probability that nothing happened before."""
+        if self.log_survival_function is None:
+            raise ValueError(
+                "causes need intensities; this point process has no function for the probability that nothing "
+                "happens for a while. Pass log_survival to from_callable."
+            )
+        time_scores, mark_scores = (scores[:, -1] for scores in self._scores(times, marks, mask))
+        inputs, _ = self._front(times[:, :-1], marks[:, :-1], mask[:, :-1])
+        survival = self.log_survival_function(*inputs, times[:, -1].to(inputs[0].dtype))
+        total = time_scores - checked("log_survival", "one number per row", survival, times.shape[:1]).to(times.dtype)
+        return total + mark_scores, total
+
     # --- what a function of log-probabilities cannot say
 
     def encode_history(self, *args: Any, **kwargs: Any) -> Any:

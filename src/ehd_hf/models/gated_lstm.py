@@ -87,6 +87,32 @@ class GatedHistoryEncoder(nn.Module):
         )
         return states.transpose(0, 1)
 
+    def without_each(self, features: Tensor, skipping: Tensor, marks: Tensor, mask: Tensor) -> Tensor:
+        """State after all events, then after all but each one: (1 + T, B, D). A deletion only touches what follows it,
+        so that every step serves the whole and the deletions before it. `features` (B, T, F) are of the intervals since
+        the event before, `skipping` of those since the one before that. No gradients; padding stands in front."""
+        input_weight, hidden_weight, input_bias, hidden_bias = self.lstm.all_weights[0]
+        size = self.mark_embedding.embedding_dim
+        by_mark = _for_sigmoids(self.mark_embedding.weight @ input_weight[:, :size].t())[marks]  # (B, T, 4D)
+        by_feature = _for_sigmoids(torch.cat([input_weight[:, size:].t(), (input_bias + hidden_bias)[None]]))
+        by_state = _for_sigmoids(hidden_weight.t())
+        drive, detour = (by_mark + nn.functional.pad(x, (0, 1), value=1.0) @ by_feature for x in (features, skipping))
+        shape = marks.shape[1] + 1, len(marks), len(by_state)
+        hidden, cell = (start.expand(shape).clone() for start in (self.initial_hidden, self.initial_cell))
+        is_padded = not bool(mask.all())
+        for step in range(marks.shape[1]):
+            olds = hidden[: step + 1], cell[: step + 1]  # the whole, then the deletions of events 0 .. step - 1
+            gates = olds[0] @ by_state + drive[:, step]
+            if step:
+                gates[step] += detour[:, step] - drive[:, step]
+            take, forget, candidate, output = gates.sigmoid_().chunk(4, dim=2)
+            new_cell = forget * olds[1] + take * (1 - 2 * candidate)
+            news = output * (1 - 2 * torch.sigmoid(-2 * new_cell)), new_cell
+            for values, old, new in zip((hidden, cell), olds, news, strict=True):
+                values[step + 1] = old[0]  # this event deleted
+                values[: step + 1] = torch.where(mask[:, step, None], new, old) if is_padded else new
+        return hidden
+
 
 def _for_sigmoids(weight: Tensor) -> Tensor:
     """LSTM weights (..., 4D) with the candidate's part times -2: tanh(x) is 1 - 2 sigmoid(-2x), so that one sigmoid
@@ -320,3 +346,18 @@ class GatedLSTMModel(MTPPModel):
         """The LSTM's part of a state, and the counts behind it."""
         width = self.config.hidden_size
         return states[..., :width], states[..., width:]
+
+    def _leave_one_out(self, times: Tensor, marks: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        if not isinstance(self.encoder, GatedHistoryEncoder):
+            return super()._leave_one_out(times, marks, mask)
+        past, kinds, there = times[:, :-1], marks[:, :-1], mask[:, :-1]
+        lasts = last_kept_times(past, None if there.all() else there.to(times.dtype))  # (B, L + 1)
+        before = lasts[:, :-1], lasts[:, :-1].roll(1, dims=1)
+        features, skipping = (self.time_features((past - last).clamp(min=0)) for last in before)
+        states = self.encoder.without_each(features, skipping, kinds, there)  # (1 + L, B, D)
+        if self.recent is not None:
+            states = torch.cat([states, self.recent.without_each(kinds, there, times.dtype)], dim=-1)
+        intervals = (times[:, -1] - lasts[:, -1]).repeat(len(states), 1)
+        intervals[-1] = times[:, -1] - lasts[:, :-1][:, -1] if len(states) > 1 else intervals[-1]
+        total, observed, _ = self.score_intervals(states, intervals.clamp(min=0), marks[:, -1].expand(len(states), -1))
+        return observed.t(), total.t()

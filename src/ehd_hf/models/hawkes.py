@@ -219,6 +219,15 @@ class HawkesModel(MTPPModel):
         silence = None if conditioning == "survival" else (split, times[:, :first], marks[:, :first])
         return FutureOfMasks(self, columns[:, :first].contiguous(), alone, scored, silence)
 
+    def _leave_one_out(self, times: Tensor, marks: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        sums = self._over_pairs(_without_padding(times, mask), marks, mask, 1, total=True)
+        backgrounds = (self.rates[marks[:, -1:]], self.rates.sum().expand(len(marks), 1))
+        values = []
+        for background, added in zip(backgrounds, sums, strict=False):
+            others = F.pad(added[:, :-1, 0], (1, 0))  # column 0: nothing is taken away
+            values.append((background + others.sum(1, keepdim=True) - others).maximum(background).log())
+        return values[0], values[1]
+
     # --- its parts
 
     def _last_log_prob(

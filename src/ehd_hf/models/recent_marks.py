@@ -57,6 +57,17 @@ class RecentMarks(nn.Module):
             counts.append(inside.transpose(1, 2))
         return torch.cat(counts, dim=1).flatten(2)
 
+    def without_each(self, marks: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+        """Counts after all events, then after all but each one: (1 + T, B, R * C)."""
+        gates, decays = mask.to(dtype), torch.sigmoid(self.decay_logits).to(dtype)
+        since = gates.flip(1).cumsum(1).flip(1) - gates  # kept events after each
+        weights = decays ** since[..., None] * gates[..., None]  # (B, T, R)
+        counts = F.one_hot(marks, self.num_marks).to(dtype)[:, :, None] * weights[..., None]  # (B, T, R, C)
+        total, earlier = counts.sum(1), counts.cumsum(1) - counts
+        # Deleting an event makes those before it one kept event younger.
+        without = total[:, None] - counts + earlier * (1 / decays - 1)[:, None]
+        return torch.cat([total[:, None], without], dim=1).transpose(0, 1).flatten(2)
+
     def log_probs(self, states: Tensor, own: Tensor, counts: Tensor, marks: Tensor | None) -> Tensor:
         """log p(m) of `marks` (...), or of every mark (..., C): `own` is what the backbone says of the same,
         given `states` (..., D); `counts` (..., R * C)."""
