@@ -99,18 +99,22 @@ class GatedHistoryEncoder(nn.Module):
         drive, detour = (by_mark + nn.functional.pad(x, (0, 1), value=1.0) @ by_feature for x in (features, skipping))
         shape = marks.shape[1] + 1, len(marks), len(by_state)
         hidden, cell = (start.expand(shape).clone() for start in (self.initial_hidden, self.initial_cell))
+        gates = drive.new_empty(shape[0], len(marks), 4 * len(by_state))
         is_padded = not bool(mask.all())
         for step in range(marks.shape[1]):
-            olds = hidden[: step + 1], cell[: step + 1]  # the whole, then the deletions of events 0 .. step - 1
-            gates = olds[0] @ by_state + drive[:, step]
+            # The whole, then the deletions of events 0 .. step - 1; what stands before this step is its own deletion.
+            hidden[step + 1], cell[step + 1] = hidden[0], cell[0]
+            state, memory, gate = hidden[: step + 1], cell[: step + 1], gates[: step + 1]
+            torch.matmul(state, by_state, out=gate)
+            gate += drive[:, step]
             if step:
-                gates[step] += detour[:, step] - drive[:, step]
-            take, forget, candidate, output = gates.sigmoid_().chunk(4, dim=2)
-            new_cell = forget * olds[1] + take * (1 - 2 * candidate)
-            news = output * (1 - 2 * torch.sigmoid(-2 * new_cell)), new_cell
-            for values, old, new in zip((hidden, cell), olds, news, strict=True):
-                values[step + 1] = old[0]  # this event deleted
-                values[: step + 1] = torch.where(mask[:, step, None], new, old) if is_padded else new
+                gate[step] += detour[:, step] - drive[:, step]
+            take, forget, candidate, output = gate.sigmoid_().chunk(4, dim=2)
+            memory.mul_(forget).addcmul_(take, candidate, value=-2).add_(take)
+            torch.sigmoid(-2 * memory, out=state)
+            state.mul_(-2).add_(1).mul_(output)
+            if is_padded:  # in front: nothing has happened yet
+                state[:, ~mask[:, step]], memory[:, ~mask[:, step]] = self.initial_hidden, self.initial_cell
         return hidden
 
 
