@@ -98,6 +98,16 @@ def slides(events: EventSequences, future: int, history: int) -> Spans:
     return Spans(events.times, events.marks, *(np.zeros(0, np.int64),) * 6)
 
 
+def before_each(events: EventSequences, position: np.ndarray, history: int | None) -> Spans:
+    """The event at each `position` (W,) among all events as the future of the `history` events before it in its
+    sequence, all there are if None."""
+    sequence = np.searchsorted(events.offsets, position, side="right") - 1
+    begin = events.offsets[sequence]
+    first = begin if history is None else np.maximum(begin, position - history)
+    columns = (first, position + 1 - first, np.ones_like(position), events.previous_times()[first], sequence)
+    return Spans(events.times, events.marks, *columns, first - begin)
+
+
 def runs(begin: np.ndarray, count: np.ndarray) -> np.ndarray:
     """begin[i], begin[i] + 1, ... (count[i] of them) for every i, joined."""
     return np.arange(count.sum()) + np.repeat(begin - np.cumsum(count) + count, count)

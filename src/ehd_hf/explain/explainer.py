@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 from ..data.reading import Read, Reading, read_events
 from ..data.sequences import EventSequences, load_events, unit_in_nanoseconds
 from ..data.tables import read_table
-from ..data.windows import ends
+from ..data.windows import before_each, ends
 from ..files import put_files
 from ..hub.fetch import CACHE_OPTIONS, CHECKPOINTS, fetch_model, list_pretrained, open_model, resolve
 from ..models.distiller import DistillerModel
@@ -31,12 +31,15 @@ from ..models.point_process import MTPPModel, in_double
 from ..models.question import TARGETS, Conditioning, Question, Refinement, is_count
 from ..models.window import Window
 from ..solvers.base import Solver, available_solvers, get_solver
+from .causes import Why, cause_probabilities, whys
 from .certify import Answer, Certifier
 from .explanation import Event, Explanation, Windows
 from .intensities import intensity_curves
+from .targets import find_events
+from .trace import Trace, find_edges, traces
 
 # Explaining a few hundred windows takes less than a second; beyond that people want to see it move.
-_WINDOWS_WITHOUT_BAR = 300
+_WINDOWS_WITHOUT_BAR, _EVENTS_WITHOUT_BAR = 300, 10_000
 # What a point process alone is asked with, if a question does not say.
 _SHARE, _HISTORY, _MAX_LENGTH = 0.7, 40, 4096
 _READING_FILE = "reading.json"
@@ -310,6 +313,58 @@ class EHDDistiller:
             past = [event.score for event in answer.history]
             scores[index][answer.window : answer.window + len(past)] = past
         return scores if len(scores) > 1 or _is_nested(sequence) else scores[0]
+
+    @torch.no_grad()
+    def why(
+        self, sequence: Any, *, event: Any = -1, each: bool = False, history: Any = None, progress: bool | None = None
+    ) -> Why | list[Why]:
+        """Which event before it caused this one? One sequence gives one answer, several, or `each`, a list.
+
+        Args:
+            sequence: events as in `explain`; those after the target do not count.
+            event: an index in the sequence, negative from its end; a time; or a mark, whose last event is meant.
+            each: of a mark, ask about all of its events.
+            history: number of events before the target to look at, "all", or by default as the model was trained.
+            progress: show a bar; by default only for more than a few hundred events.
+        """
+        events = self.load(sequence, "sequence")
+        position = find_events(events, event, each=each)
+        _, num_history = self.window_size(1, history)
+        windows = Windows.of(events, before_each(events, position, num_history))
+        answers: dict[int, Why] = {}
+        shows = len(position) > _WINDOWS_WITHOUT_BAR if progress is None else progress
+        models = getattr(in_double(self.mtpp), "members", None) or [in_double(self.mtpp)]
+        self.check_length(windows)
+        with tqdm(desc="asking why", total=len(position), unit="event", disable=not shows) as bar:
+            for batch in windows.spans.batches():
+                part = windows.rows(batch)
+                window = Window(*part.spans.tensors(self.mtpp.device))
+                causes = [cause_probabilities(model, window) for model in models]
+                answers |= zip(batch.tolist(), whys(part, causes, self.mtpp.config), strict=True)
+                bar.update(len(batch))
+        listed = [answers[index] for index in range(len(answers))]
+        if each or len(listed) != 1 or _is_nested(sequence):
+            return listed
+        return listed[0] if _is_named(sequence, events) else replace(listed[0], seq_id=None)
+
+    def trace(
+        self, sequence: Any, *, history: Any = None, at_least: float = 0.0, progress: bool | None = None
+    ) -> Trace | list[Trace]:
+        """Which event caused which? Every event of a whole sequence is asked about, given the `history` events before
+        it; `sequence`, `history` and `progress` as in `why`. One sequence gives one `Trace`, several a list. Causes
+        less probable than `at_least` are left out, which keeps the answer for a long log small."""
+        if isinstance(at_least, bool) or not isinstance(at_least, int | float) or not 0 <= at_least < 1:
+            raise ValueError(f"at_least must be a probability, from 0 to below 1; got {at_least!r}. Try 0.01.")
+        events = self.load(sequence, "sequence")
+        _, num_history = self.window_size(1, history)
+        mtpp = getattr(self.mtpp, "members", [self.mtpp])[0]
+        shows = events.num_events > _EVENTS_WITHOUT_BAR if progress is None else progress
+        with tqdm(desc="tracing", total=events.num_events, unit="event", unit_scale=True, disable=not shows) as bar:
+            edges = find_edges(mtpp, events, num_history, at_least, bar.update)
+        found = list(traces(events, edges, self.mtpp.config.time_unit))
+        if len(found) > 1 or _is_nested(sequence):
+            return found
+        return found[0] if _is_named(sequence, events) else replace(found[0], seq_id=None)
 
     def _ends(self, events: EventSequences, future: Any, history: Any) -> Windows:
         """The last events of each sequence, split into history and future."""

@@ -297,8 +297,8 @@ class MTPPModel(HubModel):
         """The same of a few windows; a backbone that knows a shorter way than deleting each event overrides it."""
         shape = times.shape
         keep = ~torch.eye(shape[1], dtype=torch.bool, device=times.device).roll(1, 0)[:, :-1]  # (1 + L, L)
-        rows = (values.repeat_interleave(shape[1], dim=0) for values in (times, marks, mask))
-        values = self._last_log_intensity(*pull_up(*rows, keep.repeat(shape[0], 1)))
+        times, marks, mask = (values.repeat_interleave(shape[1], dim=0) for values in (times, marks, mask))
+        values = self._last_log_intensity(*pull_up(times, marks, mask, keep.repeat(shape[0], 1)))
         observed, total = (value.view(shape) for value in values)
         return observed, total
 
