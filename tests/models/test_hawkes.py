@@ -10,9 +10,10 @@ from scipy import stats
 from ehd_hf.data.synthetic import HawkesProcess, delayed_hawkes, exponential_hawkes
 from ehd_hf.data.windows import make_crops
 from ehd_hf.evaluation.scores import score_events
-from ehd_hf.explain.certify import AdditiveObjective
+from ehd_hf.explain.certify import CertifiedObjective
 from ehd_hf.models.hawkes import HawkesConfig, HawkesModel, erlang_terms
 from ehd_hf.models.perplexity import dppl, future_log_prob
+from ehd_hf.models.question import Question
 from ehd_hf.models.window import Window
 from helpers import log_grid, random_events, wild
 
@@ -200,7 +201,7 @@ def test_searches_ask_for_all_masks_at_once(conditioning, generator, monkeypatch
     window.scored[:, 1] = True
     slow = dppl(model, window.rows(rows), keep.double(), conditioning=conditioning).detach()
     monkeypatch.setattr(HawkesModel, "event_log_prob", None)
-    objective = AdditiveObjective(model, window, conditioning=conditioning)
+    objective = CertifiedObjective(model, window, Question(share=0.7, conditioning=conditioning))
     torch.testing.assert_close(objective.dppl_keep(keep, rows), slow)
     assert objective.num_evaluations.sum() == 5 + (keep != window.history[rows]).any(1).sum()
     last, chosen = keep[-5:], torch.tensor([4, 0])

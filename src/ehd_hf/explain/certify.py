@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -11,9 +13,9 @@ from torch import Tensor
 from ..models.distiller import DistillerModel
 from ..models.perplexity import dppl_parts
 from ..models.point_process import MTPPModel
-from ..models.question import MARGIN, Conditioning, Question
+from ..models.question import MARGIN, Question
 from ..models.window import Window, places_of
-from ..solvers.base import AtSize, Objective, Solver, get_solver, rule_for
+from ..solvers.base import AtSize, Objective, Reaches, Rule, Solver, get_solver, rule_for
 from ..solvers.prefix import RankedBy, ask_others, first_prefix, prefix_curve
 from ..solvers.refine import PRUNING, Refine, best_of_size
 from .explanation import Status
@@ -23,9 +25,14 @@ SOLVER, SOLVER_WITHOUT_GATES = "integrated_gradient", "greedy_search"
 # How far off a search in single precision may be; where that could matter it is repeated in double.
 _ROUNDING = 1e-4
 # What is measured of an answer, named as in `Explanation`, always in this order.
-_MEASURED = ("dppl_left", "dppl_distilled", "dppl_empty", "dppl_left_time", "dppl_left_mark")
+_MEASURED = ("dppl_left", "dppl_distilled", "dppl_empty", "dppl_left_time", "dppl_left_mark", "dppl_strongest")
 # Below that, not even double precision can tell whether a history helps or misleads.
 _NOTHING = 1e-9
+# An empty history lies outside what a model was trained on. Where it predicts no worse than the whole, shares are of
+# what the events explain whose loss hurts most, if it makes the future less likely by this factor at least.
+LEAST_FACTOR = 1.1
+# Greedy search orders so many candidates; of more, each is asked once.
+_MOST_CANDIDATES = 200
 
 
 class Answer(NamedTuple):
@@ -52,21 +59,47 @@ class Answer(NamedTuple):
             raise ValueError(f"an explanation must be made of numbers; sequence {name!r} has none. {fix}.")
 
 
-class AdditiveObjective(Objective):
-    """The same of a model in which every event simply adds something: one pass serves all masks of a window."""
+@dataclass(frozen=True)
+class OfKinds(Question):
+    """A question to which only events of some marks may be the answer; all others are always kept."""
 
-    def __init__(self, mtpp: Any, window: Window, *, conditioning: Conditioning) -> None:
-        self.future = mtpp.future_of_masks(window, conditioning)
+    only: tuple[int, ...] = ()
+
+
+class CertifiedObjective(Objective):
+    """dppl of any part of the events that may explain; the others of the history are always kept. Where every event
+    simply adds something (see `HawkesModel.future_of_masks`), one pass serves all masks of a window."""
+
+    def __init__(self, mtpp: Any, window: Window, question: Question) -> None:
+        conditioning = question.conditioning
+        is_additive = hasattr(mtpp, "future_of_masks")
+        self.future = mtpp.future_of_masks(window, conditioning) if is_additive else None
+        self.fixed: Tensor | None = None
         super().__init__(mtpp, window, conditioning=conditioning)
+        if isinstance(question, OfKinds):
+            candidates = may_explain(window, question)
+            self.fixed, self.history = self.history & ~candidates, candidates
 
     def part(self, windows: Tensor) -> Objective:
         part: Any = super().part(windows)
-        part.future = self.future.rows(windows)
+        part.future = self.future and self.future.rows(windows)
+        part.fixed = None if self.fixed is None else self.fixed[windows]
         return part
 
     def _log_perplexity(self, kept: Tensor, windows: Tensor) -> Tensor:
+        kept = kept if self.fixed is None else kept | self.fixed[windows]
+        if self.future is None:
+            return super()._log_perplexity(kept, windows)
         self.num_evaluations += torch.bincount(windows, minlength=len(self.windows))
         return -self.future.log_prob(kept, windows) / self.window.num_scored[windows]
+
+
+def may_explain(window: Window, question: Question) -> Tensor:
+    """The events of the history that may be part of an answer, (B, L)."""
+    if not isinstance(question, OfKinds):
+        return window.history
+    marks = torch.tensor(question.only, device=window.marks.device)
+    return window.history & torch.isin(window.marks[:, : window.num_history], marks)
 
 
 class _Search(NamedTuple):
@@ -76,6 +109,7 @@ class _Search(NamedTuple):
     distill_mask: Tensor
     scores: Tensor
     reached: Tensor
+    strongest: Tensor  # (B, L) the events by whose loss a share is measured: all, where that hurts
     curve: Tensor | None = None
     closest: Tensor | None = None
     empty: Tensor | None = None
@@ -110,7 +144,7 @@ class Certifier:
         does not need."""
         window = question.about(window)
         search = self._search(self.mtpp, window.to(self.mtpp.dtype), question, curves)
-        values = self._measure(double, window, question, search.distill_mask)
+        values = self._measure(double, window, question, search)
         doubtful = self._doubtful(question, search, values)
         if doubtful.any():
             part = window.rows(doubtful.nonzero()[:, 0])
@@ -118,19 +152,19 @@ class Certifier:
             for before, after in zip(search, again, strict=True):
                 if before is not None and after is not None:
                     before[doubtful] = after
-            values[:, doubtful] = self._measure(double, part, question, again.distill_mask)
+            values[:, doubtful] = self._measure(double, part, question, again)
         columns = dict(zip(_MEASURED, values.tolist(), strict=True)) | self._judged(window, question, search, values)
         return Answer(window.history, search.distill_mask, search.scores, search.curve if curves else None, columns)
 
     def _judged(self, window: Window, question: Question, search: _Search, values: Tensor) -> dict[str, list[Any]]:
-        left, distilled, empty = values[:3]
-        met, nothing = question.met(left, distilled, empty), empty > -_NOTHING
+        left, distilled, strongest = values[0], values[1], values[5]
+        met, nothing = question.met(left, distilled, strongest), strongest > -_NOTHING
         if question.share is None:
-            nothing &= ~met
-        one_minimal = search.reached & question.met(left, distilled, empty, MARGIN) & ~nothing & question.prunes
+            nothing &= ~met & (left > -math.log(LEAST_FACTOR))
+        one_minimal = search.reached & question.met(left, distilled, strongest, MARGIN) & ~nothing & question.prunes
         met = met & ~nothing
         if question.size is not None:
-            met = met & (search.distill_mask.sum(1) == window.history.sum(1).clamp(max=question.size))
+            met = met & (search.distill_mask.sum(1) == may_explain(window, question).sum(1).clamp(max=question.size))
             met = met & (left < 0)  # events without which the future is likelier explain nothing
         status = torch.where(met, 0, torch.where(nothing, 1, 2))
         return {
@@ -146,18 +180,21 @@ class Certifier:
         if question.refine == "none":
             assert self.distiller is not None
             chosen, shown = self.distiller.distill(window.to(self.distiller.dtype))
-            return _Search(chosen, shown.double(), torch.ones_like(chosen[:, 0]))
-        kind = AdditiveObjective if hasattr(mtpp, "future_of_masks") else Objective
-        objective = kind(mtpp, window, conditioning=question.conditioning)
-        history = objective.history
-        rule = rule_for(question, objective, MARGIN)
+            return _Search(chosen, shown.double(), torch.ones_like(chosen[:, 0]), window.history)
+        objective = CertifiedObjective(mtpp, window, question)
+        history = objective.history  # of what may explain
         generator = torch.Generator(device=history.device).manual_seed(0)
         # A solver that chooses sets does not order events; the default's order then gives the curve, and a set where
         # the solver fails.
-        orders = self.solver if self.solver.orders else self.ordering
+        orders = self._orders(objective)
         scores = orders.rank(objective, generator) if scores is None else scores
         places = places_of(scores, history)
         curve = prefix_curve(objective, places) if curves else None
+        empty = objective.dppl_left(history) if question.size is None else None
+        strongest = history if empty is None else self._strongest(objective, places, empty)
+        rule = rule_for(question, objective, MARGIN)
+        if question.share is not None:
+            rule = _rule_of_share(question, objective, objective.dppl_left(strongest))
         if not self.solver.orders:
             result = self.solver.solve(objective, rule, generator=generator)
             # A solver that judges sets by their mean may return one that misses the target.
@@ -174,10 +211,8 @@ class Certifier:
         if question.prunes:
             pruned = Refine(start=chosen, scores=scores, **PRUNING).search(objective, rule, generator)
             chosen, reached, closest = pruned.distill_mask, pruned.reached, pruned.closest.double()
-        empty = objective.dppl_left(history) if question.size is None else None
         if question.share is not None:
-            assert empty is not None
-            reached = reached & (empty < 0)
+            reached = reached & (objective.dppl_left(strongest) < 0)
         if not reached.all():
             # Where the target is out of reach, take the prefix that lowers dppl most.
             rest = (~reached).nonzero()[:, 0]
@@ -185,18 +220,39 @@ class Certifier:
             lowest = (places[rest] < curve_of_rest.argmin(1)[:, None]) & history[rest]
             chosen = chosen.index_copy(0, rest, lowest)
         curve, empty = (None if value is None else value.double() for value in (curve, empty))
-        return _Search(chosen, scores.double(), reached, curve, closest, empty)
+        scores = torch.where(history, scores, scores.masked_fill(~history, torch.inf).amin(1, keepdim=True) - 1)
+        return _Search(chosen, scores.double(), reached, strongest, curve, closest, empty)
+
+    def _orders(self, objective: CertifiedObjective) -> Solver:
+        """What orders the events. Gates know nothing of events that are always kept."""
+        if objective.fixed is not None and not isinstance(self.solver, RankedBy):
+            most = int(objective.history.sum(1).amax())
+            return get_solver("greedy_search" if most <= _MOST_CANDIDATES else "leave_one_out")
+        return self.solver if self.solver.orders else self.ordering
+
+    def _strongest(self, objective: Objective, places: Tensor, empty: Tensor) -> Tensor:
+        """The events (B, L) without which the future is least likely: all, or, where that is no loss, the best prefix
+        of their order, if it makes the future clearly less likely."""
+        history = objective.history
+        odd = (empty > -_NOTHING).nonzero()[:, 0]
+        if not len(odd):
+            return history
+        curve = prefix_curve(objective.part(odd), places[odd])
+        lowest, size = curve.min(1)
+        prefix = (places[odd] < size[:, None]) & history[odd]
+        clearly = lowest < -math.log(LEAST_FACTOR)
+        return history.index_copy(0, odd, torch.where(clearly[:, None], prefix, history[odd]))
 
     def _doubtful(self, question: Question, search: _Search, values: Tensor) -> Tensor:
         """Where rounding may have decided the answer, (B,): times far from their origin, or a value at a limit."""
         if question.refine == "none" or self.mtpp.dtype == torch.float64:
             return torch.zeros_like(search.reached)
-        left, distilled, empty = values[:3]
-        doubtful = search.reached & ~question.met(left, distilled, empty, MARGIN)
+        left, distilled, empty, strongest = (values[row] for row in (0, 1, 2, 5))
+        doubtful = search.reached & ~question.met(left, distilled, strongest, MARGIN)
         if search.empty is not None:
             doubtful |= ~((search.empty - empty).abs() <= _ROUNDING)
         if search.curve is not None and question.size is None:
-            limit = question.limit(empty)[:, None] - MARGIN
+            limit = question.limit(strongest)[:, None] - MARGIN
             doubtful |= ((search.curve - limit).abs() <= _ROUNDING).any(1)
         if search.closest is not None:
             # An event that only just cannot be spared may be one that can.
@@ -205,9 +261,22 @@ class Certifier:
             doubtful |= ~search.reached
         return doubtful
 
-    def _measure(self, mtpp: MTPPModel, window: Window, question: Question, distill_mask: Tensor) -> Tensor:
-        """`_MEASURED` of what is left, of what is distilled and of nothing: (5, B)."""
-        history = window.history
-        sets = torch.stack([history & ~distill_mask, distill_mask, torch.zeros_like(history)]).to(window.times.dtype)
-        drops = dppl_parts(mtpp, window.to(mtpp.dtype), sets, conditioning=question.conditioning)
-        return torch.cat([drops.total, drops.time[:1], drops.mark[:1]])
+    def _measure(self, mtpp: MTPPModel, window: Window, question: Question, search: _Search) -> Tensor:
+        """`_MEASURED` of what is left, of what is distilled, of nothing and without the strongest: (6, B)."""
+        history, chosen = window.history, search.distill_mask
+        fixed = history & ~may_explain(window, question)
+        sets = torch.stack([history & ~chosen, chosen | fixed, fixed]).to(window.times.dtype)
+        window = window.to(mtpp.dtype)
+        drops = dppl_parts(mtpp, window, sets, conditioning=question.conditioning)
+        strongest = drops.total[2].clone()
+        if len(odd := (search.strongest != history & ~fixed).any(1).nonzero()[:, 0]):
+            left = (history & ~search.strongest)[odd].to(sets.dtype)
+            strongest[odd] = dppl_parts(mtpp, window.rows(odd), left, conditioning=question.conditioning).total
+        return torch.cat([drops.total, drops.time[:1], drops.mark[:1], strongest[None]])
+
+
+def _rule_of_share(question: Question, objective: Objective, strongest: Tensor) -> Rule:
+    """As `rule_for`, the share taken of what the loss of the strongest events does (B,)."""
+    distilled = None if question.delta is None else MARGIN - question.delta
+    limit = question.limit(strongest)
+    return Reaches(torch.where(strongest < 0, limit - MARGIN, limit), distilled, 0.0).bind(objective)

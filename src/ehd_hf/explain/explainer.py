@@ -32,10 +32,10 @@ from ..models.question import TARGETS, Conditioning, Question, Refinement, is_co
 from ..models.window import Window
 from ..solvers.base import Solver, available_solvers, get_solver
 from .causes import Why, cause_probabilities, whys
-from .certify import Answer, Certifier
+from .certify import Answer, Certifier, OfKinds
 from .explanation import Event, Explanation, Windows
 from .intensities import intensity_curves
-from .targets import find_events
+from .targets import find_events, kind_called, kinds_called
 from .trace import Trace, find_edges, traces
 
 # Explaining a few hundred windows takes less than a second; beyond that people want to see it move.
@@ -204,18 +204,36 @@ class EHDDistiller:
                 if column in marks and names is not None:
                     self._check_vocabulary(dict(enumerate(names)))
 
-    def question(self, *, delta: float | None = None, refine: Refinement | None = None, **target: Any) -> Question:
+    def question(
+        self,
+        *,
+        delta: float | None = None,
+        refine: Refinement | None = None,
+        kind: Any = None,
+        only: Any = None,
+        **target: Any,
+    ) -> Question:
         """What is asked, as in `Question`, completed by what the model was trained for: one of epsilon, share and size
-        as the `target`; `refine` is by default "prune", "none" for the paper's distiller without target and delta."""
+        as the `target`; `refine` is by default "prune", "none" for the paper's distiller when nothing else is said.
+        `kind` asks about the future events of one mark only, by its name; to `only` one mark, or several in a list,
+        the answer is restricted."""
         target = {name: value for name, value in target.items() if value is not None}
-        asks = bool(target) or delta is not None
+        asks = bool(target) or delta is not None or kind is not None or only is not None
         if refine == "none" and asks:
             raise ValueError('refine="none" takes the distiller\'s own answer and no target. Ask for "prune" instead.')
         if refine == "none" and not isinstance(self.model, DistillerModel):
             raise ValueError('refine="none" needs a distiller; an MTPP alone answers with "prefix" or "prune".')
         if target:
             target = dict.fromkeys(TARGETS) | target
-        return replace(self._asked, **target, delta=delta, refine=refine or ("prune" if asks else self._own_refine))
+        question = replace(
+            self._asked, **target, delta=delta, refine=refine or ("prune" if asks else self._own_refine)
+        )
+        names: Any = self.mtpp.config.id2label
+        if kind is not None:
+            question = replace(question, kind=kind_called(kind, names))
+        if only is None:
+            return question
+        return OfKinds(**{**vars(question), "only": tuple(kinds_called(only, names))})
 
     def window_size(self, future: Any, history: Any) -> tuple[int, int | None]:
         """K and L that a question asks for; L is None for all events there are."""
@@ -236,11 +254,13 @@ class EHDDistiller:
         *,
         future: Any = None,
         history: Any = None,
+        event: Any = None,
+        each: bool = False,
         intensities: bool = False,
         progress: bool | None = None,
         **asked: Any,
     ) -> Explanation | list[Explanation]:
-        """Which events of the history explain the future?
+        """Which events of the history explain the future, or one event?
 
         One sequence gives one `Explanation`; several (a list of them, or a table with more than one id) a list.
 
@@ -251,11 +271,16 @@ class EHDDistiller:
                 sequence, the future's events.
             history: number of events before the future to look at, "all" of them, or by default as many as the model
                 was trained on (40 for an MTPP alone); or, without a sequence, the history's events.
+            event, each: explain this event alone, as in `why`; the history is what came before it.
             intensities: also compute the curves that `Explanation.plot` draws; takes some milliseconds a window.
             progress: show a bar; by default only for more than a few hundred windows.
-            asked: epsilon, share, size, delta, refine as in `question`.
+            asked: epsilon, share, size, delta, refine, kind, only as in `question`.
         """
         question = self.question(**asked)
+        if event is not None and (future is not None or question.kind is not None or sequence is None):
+            raise ValueError("event names what is explained; got a future or a kind besides. Leave it out.")
+        if each and event is None:
+            raise ValueError('each asks about every event of a mark. Name it: event="page on-call".')
         source = history if sequence is None else sequence
         if sequence is None:
             if history is None or future is None or isinstance(history, int) or isinstance(future, int):
@@ -264,7 +289,10 @@ class EHDDistiller:
             windows = Windows.of(events, ends(events, num_future, None))
         else:
             events = self.load(sequence, "sequence")
-            windows = self._ends(events, future, history)
+            windows = self._ends(events, future, history) if event is None else self._at(events, event, each, history)
+            if len(first := np.flatnonzero(windows.spans.lengths == 1)) and event is not None:
+                name = windows.names[first[0]]
+                raise ValueError(f"the first event of sequence {name!r} has no history. Name one that comes later.")
         number = len(windows.names)
         shows = number > _WINDOWS_WITHOUT_BAR if progress is None else progress
         bar = tqdm(self.answers(windows, question), "explaining", number, unit="window", disable=not shows)
@@ -272,7 +300,7 @@ class EHDDistiller:
         if intensities:
             curves = intensity_curves(in_double(self.mtpp), windows, [one.distill_mask for one in explanations])
             explanations = [replace(one, intensity=curve) for one, curve in zip(explanations, curves, strict=True)]
-        if number > 1 or _is_nested(source):
+        if number > 1 or each or _is_nested(source):
             return explanations
         return explanations[0] if _is_named(source, events) else replace(explanations[0], seq_id=None)
 
@@ -328,14 +356,12 @@ class EHDDistiller:
             progress: show a bar; by default only for more than a few hundred events.
         """
         events = self.load(sequence, "sequence")
-        position = find_events(events, event, each=each)
-        _, num_history = self.window_size(1, history)
-        windows = Windows.of(events, before_each(events, position, num_history))
+        windows = self._at(events, event, each, history)
         answers: dict[int, Why] = {}
-        shows = len(position) > _WINDOWS_WITHOUT_BAR if progress is None else progress
+        number = len(windows.names)
+        shows = number > _WINDOWS_WITHOUT_BAR if progress is None else progress
         models = getattr(in_double(self.mtpp), "members", None) or [in_double(self.mtpp)]
-        self.check_length(windows)
-        with tqdm(desc="asking why", total=len(position), unit="event", disable=not shows) as bar:
+        with tqdm(desc="asking why", total=number, unit="event", disable=not shows) as bar:
             for batch in windows.spans.batches():
                 part = windows.rows(batch)
                 window = Window(*part.spans.tensors(self.mtpp.device))
@@ -375,6 +401,14 @@ class EHDDistiller:
             raise ValueError(f"sequence {name!r} {reason}. Ask for a shorter future or give a longer sequence.")
         return Windows.of(events, ends(events, num_future, num_history))
 
+    def _at(self, events: EventSequences, event: Any, each: bool, history: Any) -> Windows:
+        """The events that `event` means, each as the future of the history before it."""
+        position = find_events(events, event, each=each)
+        _, num_history = self.window_size(1, history)
+        windows = Windows.of(events, before_each(events, position, num_history))
+        self.check_length(windows)
+        return windows
+
     def given(self, table: pa.Table, first_row: int = 0) -> Windows:
         """Rows that are windows, as `export_windows` writes them, numbered from `first_row` if they have no names.
         Their times count from the clock's origin."""
@@ -408,32 +442,45 @@ class EHDDistiller:
         for batch in windows.spans.batches():
             part = windows.rows(batch)
             window = Window(*part.spans.tensors(self.mtpp.device))
+            if len(empty := (question.about(window).num_scored == 0).nonzero()):
+                name, kind = part.names[int(empty[0])], self._labels(question)["kind"]
+                raise ValueError(f"sequence {name!r} has no {kind!r} in its future. Ask for a longer future.")
             answers = self.certifier.answers(window, question, double, curves=curves)
             for answer in answers:
                 answer.check_finite(part.names)
             yield from zip(batch.tolist(), self._explanations(part, answers, question), strict=True)
 
+    def _labels(self, question: Question) -> dict[str, Any]:
+        """The marks that a question names."""
+        names: Any = self.mtpp.config.id2label
+        kind = None if question.kind is None else names[question.kind]
+        only = tuple(names[mark] for mark in question.only) if isinstance(question, OfKinds) else None
+        return {"kind": kind, "only": only}
+
     def _explanations(self, windows: Windows, answers: list[Answer], question: Question) -> Iterator[Explanation]:
         config: Any = self.mtpp.config
         answer, number = answers[0], len(answers) if len(answers) > 1 else None
         agreement = torch.stack([each.explaining() for each in answers]).sum(0)  # (B, L)
-        spans = windows.spans
+        spans, only = windows.spans, question.only if isinstance(question, OfKinds) else None
+        names = self._labels(question)
         for row, name in enumerate(windows.names):
             where = slice(spans.first[row], spans.first[row] + spans.lengths[row])
             labels = [config.id2label[mark] for mark in spans.marks[where].tolist()]
             events = [Event(*event) for event in zip(range(len(labels)), windows.shown[where], labels, strict=True)]
             split, history = len(events) - int(spans.num_future[row]), answer.history[row]
             scores = answer.scores[row, history].tolist()
+            candidates = split if only is None else int(np.isin(spans.marks[where][:split], only).sum())
             past = (event._replace(score=score) for event, score in zip(events[:split], scores, strict=True))
             yield Explanation(
                 history=tuple(past),
                 future=tuple(events[split:]),
                 distill_mask=tuple(answer.distill_mask[row, history].tolist()),
                 **{name: values[row] for name, values in answer.columns.items()},
-                **question.asked | {"size": None if question.size is None else min(question.size, split)},
+                **question.asked | {"size": None if question.size is None else min(question.size, candidates)},
+                **names,
                 num_models=number,
                 agreement=None if number is None else tuple(agreement[row, history].tolist()),
-                curve=None if answer.curve is None else tuple(answer.curve[row, : split + 1].tolist()),
+                curve=None if answer.curve is None else tuple(answer.curve[row, : candidates + 1].tolist()),
                 seq_id=name,
                 window=int(spans.offset[row]),
                 time_unit=config.time_unit,

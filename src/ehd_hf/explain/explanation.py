@@ -26,10 +26,11 @@ FIELDS |= dict.fromkeys(("num_history", "num_future", "num_distilled"), "int32")
 FIELDS |= {"positions": ["int32"], "times": ["time"], "marks": ["string"], "scores": ["float64"]}
 FIELDS |= {"future_times": ["time"], "future_marks": ["string"]}
 FIELDS |= dict.fromkeys(("dppl_left", "dppl_left_time", "dppl_left_mark", "dppl_distilled", "dppl_empty"), "float64")
+FIELDS |= {"dppl_strongest": "float64"}
 FIELDS |= dict.fromkeys(("ds", "explained_share", "epsilon", "share"), "float64")
 FIELDS |= {"asked_size": "int32", "delta": "float64", "conditioning": "string", "status": "string"}
 FIELDS |= dict.fromkeys(("certified", "one_minimal", "constraint_met", "is_most_recent"), "bool")
-FIELDS |= {"time_unit": "string"}
+FIELDS |= {"kind": "string", "only": ["string"], "time_unit": "string"}
 # What the answers of an ensemble hold besides: in how many of its models' answers each distilled event is.
 AGREEMENT: dict[str, Any] = {"agreement": ["int32"], "num_models": "int32"}
 
@@ -99,6 +100,11 @@ class Explanation:
     dppl_empty: float  # perplexity drop without any history: what it explains
     dppl_left_time: float  # the part of dppl_left that the future's times lose
     dppl_left_mark: float  # and the part that its marks lose
+    # What shares are of: dppl_empty, or, where the future is as likely without any history, the perplexity drop
+    # without the events whose loss hurts most.
+    dppl_strongest: float | None = None
+    kind: str | None = None  # the mark whose future events alone were asked about
+    only: tuple[str, ...] | None = None  # the marks whose events alone may explain
     epsilon: float | None = None  # what was asked, as in `Question`
     share: float | None = None
     size: int | None = None
@@ -144,16 +150,25 @@ class Explanation:
     @property
     def limit(self) -> float | None:
         """The highest dppl_left that was allowed; None if a size was asked for."""
-        return None if self.size is not None else self.question.limit(self.dppl_empty)
+        return None if self.size is not None else self.question.limit(self.whole)
 
     @property
     def explained_share(self) -> float | None:
-        """dppl_left as a share of what the whole history explains; None where that explains nothing."""
-        return self.dppl_left / self.dppl_empty + 0.0 if self._explains_something else None  # + 0.0: no -0.0
+        """dppl_left as a share of `whole`, at most 1; None where the history explains nothing."""
+        return min(self.dppl_left / self.whole, 1.0) + 0.0 if self._explains_something else None  # + 0.0: no -0.0
 
     @property
     def _explains_something(self) -> bool:
-        return self.dppl_empty < 0 and self.status != "explains_nothing"
+        return self.whole < 0 and self.status != "explains_nothing"
+
+    @property
+    def _num_candidates(self) -> int:
+        return sum(self.only is None or event.mark in self.only for event in self.history)
+
+    @property
+    def whole(self) -> float:
+        """dppl_left at which all is explained: without the history, or without the strongest events found."""
+        return self.dppl_empty if self.dppl_strongest is None else self.dppl_strongest
 
     @property
     def constraint_met(self) -> bool:
@@ -171,7 +186,7 @@ class Explanation:
             return False
         if self.share is not None and not self._explains_something:
             return False  # a share of nothing
-        return bool(self.question.met(self.dppl_left, self.dppl_distilled, self.dppl_empty, margin))
+        return bool(self.question.met(self.dppl_left, self.dppl_distilled, self.whole, margin))
 
     @property
     def is_most_recent(self) -> bool:
@@ -182,9 +197,11 @@ class Explanation:
         chosen, is_one = self.distilled, len(self.distilled) == 1
         where = f" in sequence {self.seq_id}" if self.seq_id is not None else ""
         the_future = "the one" if len(self.future) == 1 else f"the {len(self.future)}"
+        the_future = the_future if self.kind is None else f"each {self.kind} among {the_future}"
+        past = "past" if self.only is None else f"past {' or '.join(self.only)}"
         followed = _listed(self.future, self.time_unit)
         if not chosen:
-            opening = f"None of the {len(self.history)} past events{where} was found to explain {the_future}"
+            opening = f"None of the {self._num_candidates} {past} events{where} was found to explain {the_future}"
             return f"{opening} that followed ({followed}).{self._caveat()}{self._agreement()}"
         explains = "explains" if is_one else "explain"
         if self.status != "explained":
@@ -195,14 +212,15 @@ class Explanation:
         these, average, each = ("each of these", " on average", "each")
         if len(self.future) == 1:
             these, average, each = ("what followed", "", "what followed")
+        alone = them if self.only is None else f"{them} and the events of other kinds"
         return (
-            f"{len(chosen)} of {len(self.history)} past events {explains} {the_future} that followed{where}: "
+            f"{len(chosen)} of {self._num_candidates} {past} events {explains} {the_future} that followed{where}: "
             f"{_listed(chosen, self.time_unit)}.\n"
             f"What followed was {followed}.\n"
             f"Without {them}, {these} becomes {effect}{average} "
             f"(dppl_left {self.dppl_left:.3f}: times {self.dppl_left_time:.3f}, marks {self.dppl_left_mark:.3f}; "
             f"{self._asked()}). "
-            f"From {them} alone, {each} is {_times(self.dppl_distilled)} as likely as from the whole history "
+            f"From {alone} alone, {each} is {_times(self.dppl_distilled)} as likely as from the whole history "
             f"(dppl_distilled {self.dppl_distilled:.3f}). {they_are} {recent}.{self._caveat()}{self._agreement()}"
         )
 
@@ -218,7 +236,11 @@ class Explanation:
         if self.status == "explains_nothing":
             these = "what followed" if len(self.future) == 1 else "each of these"
             likelier = f"{these} becomes {_times(abs(self.dppl_empty))} more likely"
-            return f"\nThe history explains nothing here: without all of it, {likelier}."
+            found = "and no events were found without which it is clearly less so"
+            return f"\nThe history explains nothing here: without all of it, {likelier}, {found}."
+        if self.share is not None and self.dppl_empty >= 0 > self.whole:
+            likelier = "as likely" if self.dppl_empty < MARGIN else "likelier"
+            return f"\nWithout any history this would be {likelier}: the share is of the strongest events found."
         if self.status == "infeasible" and self.curve is None:
             return '\nThis set, the only one tried, misses the target; refine="prune" looks for one that meets it.'
         if self.status == "infeasible" and self.size is not None and self.dppl_left >= 0:
@@ -256,7 +278,7 @@ class Explanation:
         if self.curve is None:
             raise ValueError('This explanation has no order of events. Ask for one with refine="prefix" or "prune".')
         curve = np.array(self.curve)
-        share = curve / self.dppl_empty + 0.0 if self._explains_something else np.full(len(curve), np.nan)
+        share = np.minimum(curve / self.whole, 1.0) + 0.0 if self._explains_something else np.full(len(curve), np.nan)
         return pd.DataFrame({"size": np.arange(len(curve)), "dppl_left": curve, "explained_share": share})
 
     def plot(self, *, title: str | None = None, mark: str | None = None, theme: Any = "light") -> Any:

@@ -88,9 +88,9 @@ class GatedHistoryEncoder(nn.Module):
         return states.transpose(0, 1)
 
     def without_each(self, features: Tensor, skipping: Tensor, marks: Tensor, mask: Tensor) -> Tensor:
-        """State after all events, then after all but each one: (1 + T, B, D). A deletion only touches what follows it,
-        so that every step serves the whole and the deletions before it. `features` (B, T, F) are of the intervals since
-        the event before, `skipping` of those since the one before that. No gradients; padding stands in front."""
+        """State after all events, then after all but each one: (1 + T, B, D). A deletion only touches what follows it:
+        every step serves the whole and the deletions before it. `features` (B, T, F) are of the intervals since the
+        event before, `skipping` of those since the one before that. No gradients; padding stands in front."""
         input_weight, hidden_weight, input_bias, hidden_bias = self.lstm.all_weights[0]
         size = self.mark_embedding.embedding_dim
         by_mark = _for_sigmoids(self.mark_embedding.weight @ input_weight[:, :size].t())[marks]  # (B, T, 4D)

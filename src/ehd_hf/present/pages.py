@@ -103,7 +103,7 @@ def window_data(explanation: Explanation, marks: Mapping[str, int], name: str, w
         "curve": curve,
         "isShare": is_share,
         "reached": plain_number(share),
-        "target": None if limit is None or share is None else plain_number(limit / explanation.dppl_empty),
+        "target": None if limit is None or share is None else plain_number(limit / explanation.whole),
         "intensity": None if explanation.intensity is None else _intensity(explanation, explanation.intensity, marks),
     }
 
@@ -151,12 +151,13 @@ def _rounded(since: np.ndarray) -> list[float]:
 
 def _curve(explanation: Explanation) -> tuple[list[float] | None, bool]:
     """The trade-off as shares where there are any, else as dppl_left."""
-    if explanation.curve is None or not all(map(math.isfinite, [*explanation.curve, explanation.dppl_empty])):
+    if explanation.curve is None or not all(map(math.isfinite, [*explanation.curve, explanation.whole])):
         return None, False
     values, share = np.array(explanation.curve), explanation.explained_share
-    is_share = share is not None and max(share, *(values / explanation.dppl_empty).tolist()) <= _LARGEST_SHARE
-    whole = explanation.dppl_empty if is_share else 1.0
-    return [plain_number(value) for value in values / whole], is_share
+    is_share = share is not None and max(share, *(values / explanation.whole).tolist()) <= _LARGEST_SHARE
+    whole = explanation.whole if is_share else 1.0
+    shown = np.minimum(values / whole, 1.0) if is_share else values
+    return [plain_number(value) for value in shown], is_share
 
 
 def _intensity(explanation: Explanation, curves: Intensity, marks: Mapping[str, int]) -> dict[str, Any]:

@@ -273,7 +273,7 @@ def _draw_scores(axes: Axes, part: pd.DataFrame, ink: Theme) -> None:
 
 def _draw_tradeoff(axes: Axes, tradeoff: pd.DataFrame, explanation: Explanation, ink: Theme) -> None:
     size, reached, limit = sum(explanation.distill_mask), explanation.explained_share, explanation.limit
-    target = limit / explanation.dppl_empty if limit is not None and reached is not None else None
+    target = limit / explanation.whole if limit is not None and reached is not None else None
     has_shares = bool(tradeoff["explained_share"].notna().all())
     values = tradeoff["explained_share" if has_shares else "dppl_left"]
     marker = "o" if len(values) <= 60 else None
