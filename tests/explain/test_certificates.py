@@ -177,13 +177,15 @@ def test_where_all_explains_nothing_but_a_part_does_the_part_is_named():
     events = [(0.0, 1), (1.0, 2), (2.0, 2), (2.0, 0), (2.5, 0)]
     explainer = EHDDistiller.from_mtpp(mtpp, solver="leave_one_out")
     answer = explainer.explain(events, future=2, share=0.7)
-    assert answer.dppl_empty > 0 and answer.status == "explains_nothing" and not answer.certified
-    assert chosen(answer) == [0] and answer.dppl_left == min(answer.curve) < 0
-    assert "past events comes closest" in str(answer) and "not met" in str(answer)
+    assert answer.dppl_empty > 0 and answer.status == "explained" and answer.certified
+    assert chosen(answer) == [0] and answer.dppl_left == min(answer.curve) == answer.dppl_strongest == answer.whole < 0
+    assert answer.explained_share == 1 and "Without any history this would be likelier" in str(answer)
+    assert max(answer.tradeoff()["explained_share"]) == 1
     # Asked for a factor, that part is an explanation.
     answer = explainer.explain(events, future=2, epsilon=0.6)
     assert chosen(answer) == [0] and answer.status == "explained" and answer.certified and answer.one_minimal
-    assert explainer.explain(events, future=2, epsilon=0.01).status == "explains_nothing"
+    answer = explainer.explain(events, future=2, epsilon=0.01)
+    assert answer.status == "infeasible" and "nothing" not in str(answer)
 
 
 @pytest.mark.parametrize("refine", ["prefix", "prune"])
@@ -261,10 +263,16 @@ class Referee:
     def left(self, distilled):
         return self.drops(set(range(self.num_history)) - set(distilled))[2]
 
+    def whole(self, curve):
+        """What shares are of: the loss without any history; where that is none, the worst on the way there, if it is
+        a tenth at least."""
+        empty = self.drops([])[2]
+        return min(curve) if empty > -1e-9 and min(curve) < -math.log(1.1) else empty
+
     def meets(self, answer, distilled, slack=0.0):
         """Whether a set meets what was asked with the margin (and some slack)."""
         left, alone = self.left(distilled), self.drops(distilled)[2]
-        limit = math.log(answer.epsilon) if answer.epsilon is not None else answer.share * self.drops([])[2]
+        limit = math.log(answer.epsilon) if answer.epsilon is not None else answer.share * answer.whole
         enough = answer.delta is None or alone >= MARGIN - answer.delta - slack
         return left < limit - MARGIN + slack and enough
 
@@ -289,7 +297,9 @@ def check(answer, mtpp, refine="prune", rounding=1e-4, origin=None):
         assert answer.status == ("explained" if left < 0 else "infeasible")
         return answer.status
     certain = referee.meets(answer, inside)
-    explains = answer.share is None or empty < 0
+    whole = referee.whole(curve)
+    assert answer.dppl_strongest == pytest.approx(whole, abs=rounding)
+    explains = answer.share is None or whole < 0
     assert answer.certified == (certain and explains), answer
     if answer.status == "explained":
         assert answer.certified
@@ -304,7 +314,8 @@ def check(answer, mtpp, refine="prune", rounding=1e-4, origin=None):
         assert answer.one_minimal is None
         assert not any(referee.meets(answer, order[:size], -rounding) and explains for size in range(len(order) + 1))
         assert left == pytest.approx(min(curve), abs=rounding)
-        assert answer.status == ("explains_nothing" if empty >= 0 else "infeasible")
+        nothing = whole >= 0 and (answer.share is not None or left > -math.log(1.1))
+        assert answer.status == ("explains_nothing" if nothing else "infeasible")
     return answer.status
 
 

@@ -160,7 +160,7 @@ class Certifier:
         left, distilled, strongest = values[0], values[1], values[5]
         met, nothing = question.met(left, distilled, strongest), strongest > -_NOTHING
         if question.share is None:
-            nothing &= ~met & (left > -math.log(LEAST_FACTOR))
+            nothing &= ~met & ~(left < -math.log(LEAST_FACTOR))
         one_minimal = search.reached & question.met(left, distilled, strongest, MARGIN) & ~nothing & question.prunes
         met = met & ~nothing
         if question.size is not None:
@@ -180,7 +180,7 @@ class Certifier:
         if question.refine == "none":
             assert self.distiller is not None
             chosen, shown = self.distiller.distill(window.to(self.distiller.dtype))
-            return _Search(chosen, shown.double(), torch.ones_like(chosen[:, 0]), window.history)
+            return _Search(chosen, shown.double(), torch.ones_like(chosen[:, 0]), window.history.clone())
         objective = CertifiedObjective(mtpp, window, question)
         history = objective.history  # of what may explain
         generator = torch.Generator(device=history.device).manual_seed(0)
@@ -191,7 +191,7 @@ class Certifier:
         places = places_of(scores, history)
         curve = prefix_curve(objective, places) if curves else None
         empty = objective.dppl_left(history) if question.size is None else None
-        strongest = history if empty is None else self._strongest(objective, places, empty)
+        strongest = history.clone() if empty is None else self._strongest(objective, places, empty)
         rule = rule_for(question, objective, MARGIN)
         if question.share is not None:
             rule = _rule_of_share(question, objective, objective.dppl_left(strongest))
@@ -200,6 +200,8 @@ class Certifier:
             # A solver that judges sets by their mean may return one that misses the target.
             chosen = result.distill_mask
             reached = result.reached & rule.met(objective, chosen, objective.windows)
+            enough = ~reached & rule.met(objective, strongest, objective.windows)
+            chosen, reached = torch.where(enough[:, None], strongest, chosen), reached | enough
         else:
             prefix, curve = first_prefix(objective, rule, places, curve)
             if question.prunes:
@@ -236,7 +238,7 @@ class Certifier:
         history = objective.history
         odd = (empty > -_NOTHING).nonzero()[:, 0]
         if not len(odd):
-            return history
+            return history.clone()
         curve = prefix_curve(objective.part(odd), places[odd])
         lowest, size = curve.min(1)
         prefix = (places[odd] < size[:, None]) & history[odd]

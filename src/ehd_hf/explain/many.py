@@ -311,7 +311,7 @@ def _appending(out: Path) -> Iterator[Callable[[pa.Table], Any]]:
             else:
                 frame = table.to_pandas()
                 for name in (name for name in table.column_names if pa.types.is_list(table[name].type)):
-                    frame[name] = ["; ".join(map(str, values)) for values in frame[name]]
+                    frame[name] = ["; ".join(map(str, () if values is None else values)) for values in frame[name]]
                 file.write(frame.to_csv(index=False, header=file.tell() == 0).encode())
 
         yield append
