@@ -7,15 +7,16 @@ number of processes, each taking every n-th unit, write the same rows as one.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,11 +28,13 @@ from tqdm.auto import tqdm
 from .. import __version__
 from ..data.sequences import EventSequences
 from ..data.tables import data_files, is_streamed, read_tables, whole_sequences
-from ..data.windows import ends, slides
+from ..data.windows import before_each, ends, slides
 from ..files import make_folder, replaced_when_done, write_text
+from ..models.point_process import in_double
 from ..models.question import Question
 from .explainer import WINDOW_COLUMNS, EHDDistiller
 from .explanation import AGREEMENT, FIELDS, Windows
+from .trace import find_causes
 
 EXPLANATION_FILES = (".parquet", ".jsonl", ".csv")
 ROWS_PER_FILE = 10_000
@@ -105,48 +108,121 @@ def explain_many(
     is_file = out.suffix != ""
     if is_file and out.suffix not in EXPLANATION_FILES:
         raise ValueError(f"answers go to a file that ends in {', '.join(EXPLANATION_FILES)}, or a folder; got {out}.")
-    cut = _Cut(explainer, source, columns or {}, windows, (future, history), whole=is_file)
+    how: Literal["ends", "slides"] = "slides" if windows else "ends"
+    cut = _Cut(explainer, source, columns or {}, how, (future, history), whole=is_file)
     solver = {name: value for name, value in vars(explainer.solver).items() if isinstance(value, int | float | str)}
     request = {"question": asdict(question), "windows": windows, "future": cut.future, "history": cut.history}
     request |= {"scores": scores, "rows_per_file": work.rows_per_file, "columns": cut.columns, "version": __version__}
     request |= {"solver": [type(explainer.solver).__name__, solver], "model": _model_digest(explainer)}
-    request |= {"source": _identity(source, cut.head)}
-    if not is_file and (done := _settle(out, request, work.rank)) is not None:
+    schema = functools.partial(
+        _schema, fields=FIELDS | (AGREEMENT if explainer.certifier.others else {}), scores=scores
+    )
+    table = functools.partial(_table, explainer, question)
+    job = _Job("explaining", Explained, schema, table, _count, ["status", "num_distilled"])
+    return _carry_out(job, cut, request, out, work)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a run that looks for causes has written so far."""
+
+    events: int
+    causes: int  # rows that name a cause
+    files: int
+    finished: bool
+    notes: list[str]
+
+
+def trace_many(
+    explainer: EHDDistiller,
+    source: Any,
+    out: str | Path,
+    *,
+    history: int | None = None,
+    at_least: float = 0.01,
+    columns: Mapping[str, str | None] | None = None,
+    work: Work | None = None,
+) -> Traced:
+    """The causes of every event of a source of any size: columns seq_id, event, cause (both by position in the
+    sequence), probability (negative: it held the event back) and lag, in the model's unit of time. A row without a
+    cause says how probable it is that nothing was one. Causes less probable than `at_least` have no row.
+
+    `source`, `out`, `columns`, `work` and what happens after an interruption are as in `explain_many`; `history` as in
+    `EHDDistiller.why`.
+    """
+    out, work = Path(out), work or Work()
+    is_file = out.suffix != ""
+    if is_file and out.suffix not in EXPLANATION_FILES:
+        raise ValueError(f"causes go to a file that ends in {', '.join(EXPLANATION_FILES)}, or a folder; got {out}.")
+    cut = _Cut(explainer, source, columns or {}, "each", (1, history), whole=is_file)
+    request: dict[str, Any] = {
+        "trace": True,
+        "at_least": at_least,
+        "history": cut.history,
+        "rows_per_file": work.rows_per_file,
+    }
+    request |= {"columns": cut.columns, "version": __version__, "model": _model_digest(explainer)}
+    mtpp = getattr(explainer.mtpp, "members", [explainer.mtpp])[0]
+    table = functools.partial(_causes_table, mtpp, in_double(mtpp), at_least)
+    return _carry_out(
+        _Job("tracing", Traced, _causes_schema, table, _count_causes, ["cause"]), cut, request, out, work
+    )
+
+
+class _Job(NamedTuple):
+    """What is computed of the windows, and how it is stored and counted."""
+
+    name: str
+    result: Any
+    schema: Callable[[Windows], pa.Schema]
+    table: Callable[[Windows, pa.Schema], pa.Table]
+    count_rows: Callable[[pa.Table], Counter[str]]
+    counted: list[str]  # the columns that `count_rows` needs
+
+    def read_counts(self, path: Path) -> Counter[str] | None:
+        """Those of a finished file; None if it is not there or not whole."""
+        try:
+            return self.count_rows(pq.read_table(path, columns=self.counted))
+        except (FileNotFoundError, pa.ArrowException):
+            return None
+
+
+def _carry_out(job: _Job, cut: _Cut, request: dict[str, Any], out: Path, work: Work) -> Any:
+    is_file = out.suffix != ""
+    request |= {"source": _identity(cut.source, cut.head)}
+    if not is_file and (done := _settle(out, request, work.rank, job.result)) is not None:
         return done
     keep_freed_memory()
     parts: list[Counter[str] | Path] = []  # what the units of work come to; the files that other processes write
     schema: Any = None
     with ExitStack() as opened:
         append = opened.enter_context(_appending(out)) if is_file else None
-        bar = opened.enter_context(_bar(cut, work))
+        bar = opened.enter_context(_bar(job.name, cut, work))
         for number, unit in enumerate(_units(cut, work.rows_per_file)):
-            schema = schema or _schema(unit, FIELDS | (AGREEMENT if explainer.certifier.others else {}), scores)
+            schema = schema or job.schema(unit)
             path = out / f"part-{number:06d}.parquet"
-            counted = None if append else _read_counts(path)
+            counted = None if append else job.read_counts(path)
             if counted is None and (append or number % work.world_size == work.rank):
-                table = _table(explainer, unit, question, schema)
-                counted = _count(table)
+                table = job.table(unit, schema)
+                counted = job.count_rows(table)
                 if append:
                     append(table)
                 else:
                     with _appending(path) as write:
                         write(table.replace_schema_metadata({b"ehd_hf": json.dumps({"request": request}).encode()}))
-            bar.update(counted["windows"] if counted else 0)
+            bar.update(len(unit.names) if counted else 0)
             parts.append(counted or path)
         if not parts:
             got = f"none of {cut.too_short:,} sequences is long enough"
-            needed = f"{cut.history if windows else 'at least 1'} + {cut.future}"
+            needed = f"{cut.history if cut.how == 'slides' else 'at least 1'} + {cut.future}"
             raise ValueError(f"{got}: a window has {needed} events. Ask for fewer.")
     # The other processes may have written theirs in the meantime.
-    counted_parts = [_read_counts(part) if isinstance(part, Path) else part for part in parts]
+    counted_parts = [job.read_counts(part) if isinstance(part, Path) else part for part in parts]
     counts: Counter[str] = sum(filter(None, counted_parts), Counter())
-    total = Explained(
-        **{name: counts[name] for name in ("windows", "explained", "explains_nothing", "infeasible", "files")},
-        mean_size=counts["sizes"] / counts["explained"] if counts["explained"] else None,
-        too_short=cut.too_short,
-        finished=None not in counted_parts,
-        notes=cut.notes,
-    )
+    known = {"finished": None not in counted_parts, "too_short": cut.too_short, "notes": cut.notes}
+    known |= {"mean_size": counts["sizes"] / counts["explained"] if counts["explained"] else None}
+    names = (field.name for field in fields(job.result))
+    total = job.result(**{name: known[name] if name in known else counts[name] for name in names})
     if total.finished and not is_file:
         for left in out.glob(".part-*.partial"):
             left.unlink(missing_ok=True)
@@ -154,13 +230,13 @@ def explain_many(
     return total
 
 
-def _bar(cut: _Cut, work: Work) -> Any:
+def _bar(name: str, cut: _Cut, work: Work) -> Any:
     # Reading takes a small part of the time; better to find a bad row now than after hours.
     counts = work.rank == 0 and not is_streamed(cut.source)
     number = sum(len(windows.names) for windows in cut) if counts else None
     shows = work.rank == 0 if work.progress is None else work.progress
     # disable=None leaves the bar away where no one looks.
-    return tqdm(desc="explaining", total=number, unit=" windows", unit_scale=True, disable=None if shows else True)
+    return tqdm(desc=name, total=number, unit=" windows", unit_scale=True, disable=None if shows else True)
 
 
 def keep_freed_memory() -> None:
@@ -173,8 +249,8 @@ class _Cut:
     """The windows of a source, table by table. Columns that are not named are found in the first table. If `whole`,
     rows that are events are read at once, so that those of a sequence may stand anywhere."""
 
-    def __init__(self, explainer: EHDDistiller, source: Any, named: Any, slides: bool, size: Any, whole: bool) -> None:
-        self.explainer, self.source, self.slides, self.whole = explainer, source, slides, whole
+    def __init__(self, explainer: EHDDistiller, source: Any, named: Any, how: str, size: Any, whole: bool) -> None:
+        self.explainer, self.source, self.how, self.whole = explainer, source, how, whole
         self.columns = {role: name for role, name in named.items() if name is not None}
         if (head := next(self._tables(), None)) is None:
             raise ValueError("the source holds no rows; expected at least one. Check that it is the right one.")
@@ -183,10 +259,10 @@ class _Cut:
         self.are_windows = set(WINDOW_COLUMNS) <= set(head.column_names)
         are_lists = times is not None and pa.types.is_nested(head.schema.field(times).type)
         self.are_events = not self.are_windows and not are_lists
-        if self.are_windows and (slides or size != (None, None)):
+        if self.are_windows and (how != "ends" or size != (None, None)):
             raise ValueError("The rows are windows and have their future. Leave out windows, future and history.")
         self.future, self.history = (0, None) if self.are_windows else explainer.window_size(*size)
-        if slides and self.history is None:
+        if how == "slides" and self.history is None:
             raise ValueError("every window needs a history of a fixed length; got all. Pass history=40.")
         if self.are_events:
             reading = explainer.read(head, **self.columns).reading
@@ -222,10 +298,12 @@ class _Cut:
         if not self.are_events and "sequence" not in self.columns:
             table = table.append_column("seq_id", pa.array(range(row, row + table.num_rows)))
         events = self._read_rows(table) if self.are_events else self.explainer.load(table, **self.columns)
-        enough = np.flatnonzero(events.lengths >= self.future + ((self.history or 0) if self.slides else 1))
+        if self.how == "each":
+            return Windows.of(events, before_each(events, np.arange(events.num_events), self.history))
+        enough = np.flatnonzero(events.lengths >= self.future + ((self.history or 0) if self.how == "slides" else 1))
         self.too_short += len(events) - len(enough)
         events = events.select(enough)
-        if self.slides:
+        if self.how == "slides":
             return Windows.of(events, slides(events, self.future, self.history or 0))
         return Windows.of(events, ends(events, self.future, self.history)).compact()
 
@@ -256,7 +334,7 @@ def _units(pieces: Iterable[Windows], rows_per_file: int) -> Iterator[Windows]:
         yield Windows.joined(parts)
 
 
-def _schema(first: Windows, fields: Mapping[str, Any], scores: bool) -> pa.Schema:
+def _schema(first: Windows, fields: Mapping[str, Any], scores: bool = False) -> pa.Schema:
     """Arrow types of `fields`, the same in all files: the first windows tell which names and times the source has."""
     time = "timestamp[us]" if first.shown.dtype.kind == "M" else "float64"
 
@@ -269,7 +347,35 @@ def _schema(first: Windows, fields: Mapping[str, Any], scores: bool) -> pa.Schem
     return pa.schema(types | ({"score": pa.list_(pa.float32())} if scores else {}))
 
 
-def _table(explainer: EHDDistiller, unit: Windows, question: Question, schema: pa.Schema) -> pa.Table:
+def _causes_schema(first: Windows) -> pa.Schema:
+    types = {"seq_id": "string", "event": "int64", "cause": "int64", "probability": "float64", "lag": "float64"}
+    return _schema(first, types)
+
+
+def _causes_table(mtpp: Any, double: Any, at_least: float, unit: Windows, schema: pa.Schema) -> pa.Table:
+    """A row for each cause of each event, and one for nothing, sorted by event, then cause."""
+    spans, found = unit.spans, find_causes(mtpp, double, unit.spans, at_least)
+    window = np.append(found.window, np.arange(len(unit.names)))
+    back = np.append(found.back, np.zeros(len(unit.names), np.int64))  # 0: the row for nothing
+    probability = np.append(found.probability, found.p_none)
+    order = np.lexsort((-back, window))
+    window, back, probability = window[order], back[order], probability[order]
+    event, place = (start + spans.lengths - 1 for start in (spans.offset, spans.first))
+    lag = spans.times[place[window]] - spans.times[place[window] - back]
+    names = unit.names[window]
+    names = names if pa.types.is_integer(schema.field("seq_id").type) else [str(name) for name in names]
+    nothing = back == 0
+    columns = [pa.array(names, schema.field("seq_id").type), pa.array(event[window])]
+    columns += [pa.array(event[window] - back, mask=nothing), pa.array(probability), pa.array(lag, mask=nothing)]
+    return pa.table(columns, schema)
+
+
+def _count_causes(table: pa.Table) -> Counter[str]:
+    nothing = table["cause"].null_count
+    return Counter(events=nothing, causes=table.num_rows - nothing, files=1)
+
+
+def _table(explainer: EHDDistiller, question: Question, unit: Windows, schema: pa.Schema) -> pa.Table:
     has_numbers, rows = pa.types.is_integer(schema.field("seq_id").type), dict[int, Any]()
     if unit.shown.dtype.kind == "M":
         unit = unit._replace(shown=unit.shown.astype("datetime64[us]"))
@@ -285,14 +391,6 @@ def _count(table: pa.Table) -> Counter[str]:
     statuses, sizes = table["status"].to_pylist(), table["num_distilled"].to_pylist()
     explained = sum(size for size, status in zip(sizes, statuses, strict=True) if status == "explained")
     return Counter(statuses) + Counter(windows=table.num_rows, files=1, sizes=explained)
-
-
-def _read_counts(path: Path) -> Counter[str] | None:
-    """The same of a finished file; None if it is not there or not whole."""
-    try:
-        return _count(pq.read_table(path, columns=["status", "num_distilled"]))
-    except (FileNotFoundError, pa.ArrowException):
-        return None
 
 
 @contextmanager
@@ -317,7 +415,7 @@ def _appending(out: Path) -> Iterator[Callable[[pa.Table], Any]]:
         yield append
 
 
-def _settle(out: Path, request: dict[str, Any], rank: int) -> Explained | None:
+def _settle(out: Path, request: dict[str, Any], rank: int, result: Any) -> Any:
     """Make the folder one of this request, or refuse it; if its answers are complete, what they come to."""
     names = {file.name for file in out.iterdir() if file.name[0] != "."} if out.is_dir() else set()
     if (names and _REQUEST not in names) or (out.exists() and not out.is_dir()):
@@ -332,7 +430,7 @@ def _settle(out: Path, request: dict[str, Any], rank: int) -> Explained | None:
         if before.get(name) != request.get(name):
             asked = f"expected {name} {before.get(name)!r}, got {request.get(name)!r}"
             raise ValueError(f"{out} holds answers to another request: {asked}. Choose another folder, or remove it.")
-    done = Explained(**json.loads((out / _DONE).read_text(encoding="utf-8"))) if _DONE in names else None
+    done = result(**json.loads((out / _DONE).read_text(encoding="utf-8"))) if _DONE in names else None
     return done if done is not None and done.files == len(list(out.glob("part-*.parquet"))) else None
 
 

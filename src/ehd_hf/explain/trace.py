@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from ..data.sequences import EventSequences, unit_in_nanoseconds
-from ..data.windows import before_each
+from ..data.windows import Spans, before_each
 from ..files import write_text
 from ..models.point_process import MTPPModel, in_double
 from ..models.window import Window
@@ -45,7 +45,37 @@ class Way(NamedTuple):
     events: tuple[Event, ...]
 
 
+class Found(NamedTuple):
+    """The causes of events that are the last of W windows."""
+
+    window: np.ndarray  # (E,) of which window, sorted
+    back: np.ndarray  # (E,) how many events before its last one
+    probability: np.ndarray  # (E,)
+    p_none: np.ndarray  # (W,)
+
+
 @torch.no_grad()
+def find_causes(mtpp: MTPPModel, double: MTPPModel, spans: Spans, at_least: float = 0.0) -> Found:
+    """In the precision of `mtpp`; by `double`, the same model, where that would lose digits of an interval. Causes
+    whose probability is smaller than `at_least`, either way, are left out."""
+    p_none = np.ones(len(spans.first))
+    parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
+    for batch in spans.batches():
+        window = Window(*spans.rows(batch).tensors(mtpp.device))
+        causes = cause_probabilities(mtpp, window.to(mtpp.dtype))
+        share, none = causes.probability.double(), causes.p_none.double()
+        if mtpp.dtype != torch.float64 and (rows := needs_double(window).nonzero()[:, 0]).numel():
+            again = cause_probabilities(double, window.rows(rows))
+            share[rows], none[rows] = again.probability, again.p_none
+        p_none[batch] = none.cpu().numpy()
+        row, column = ((share != 0) & (share.abs() >= at_least)).nonzero(as_tuple=True)
+        back = share.shape[1] - column
+        parts.append((batch[row.cpu().numpy()], back.cpu().numpy(), share[row, column].cpu().numpy()))
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    order = np.lexsort((-columns[1], columns[0]))
+    return Found(*(column[order] for column in columns), p_none=p_none)
+
+
 def find_edges(
     mtpp: MTPPModel,
     events: EventSequences,
@@ -54,37 +84,16 @@ def find_edges(
     update: Callable[[int], Any] = lambda number: None,
 ) -> Edges:
     """The causes of every event among the `history` events before it in its sequence, block by block: memory grows
-    with the answer alone. Causes whose probability is smaller than `at_least`, either way, are left out; `p_none` is
-    not changed by that. `update` hears how many events are done."""
-    parts: list[tuple[np.ndarray, ...]] = []
-    p_none, double = np.ones(events.num_events), in_double(mtpp)
+    with the answer alone. `at_least` as in `find_causes`; `update` hears how many events are done."""
+    parts, double = list[tuple[np.ndarray, ...]](), in_double(mtpp)
     for begin in range(0, events.num_events, _EVENTS_AT_ONCE):
         block = np.arange(begin, min(begin + _EVENTS_AT_ONCE, events.num_events))
-        spans = before_each(events, block, history)
-        found = []
-        for batch in spans.batches():
-            window = Window(*spans.rows(batch).tensors(mtpp.device))
-            share, none = _causes(mtpp, double, window)
-            p_none[begin + batch] = none
-            chosen = (share != 0) & (np.abs(share) >= at_least)
-            row, column = np.nonzero(chosen)
-            effect = begin + batch[row]
-            found.append((effect, effect - share.shape[1] + column, share[chosen]))
-        effect, cause, probability = (np.concatenate(column) for column in zip(*found, strict=True))
-        order = np.lexsort((cause, effect))
-        parts.append((effect[order], cause[order], probability[order]))
+        found = find_causes(mtpp, double, before_each(events, block, history), at_least)
+        effect = begin + found.window
+        parts.append((effect, effect - found.back, found.probability, found.p_none))
         update(len(block))
-    return Edges(*(np.concatenate(column) for column in zip(*parts, strict=True)), p_none)
-
-
-def _causes(mtpp: MTPPModel, double: MTPPModel, window: Window) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities (B, L) and p_none (B,) in the model's precision, in double where that would lose digits."""
-    causes = cause_probabilities(mtpp, window.to(mtpp.dtype))
-    share, none = causes.probability.double(), causes.p_none.double()
-    if mtpp.dtype != torch.float64 and (rows := needs_double(window).nonzero()[:, 0]).numel():
-        again = cause_probabilities(double, window.rows(rows))
-        share[rows], none[rows] = again.probability, again.p_none
-    return share.cpu().numpy(), none.cpu().numpy()
+    effect, cause, probability, p_none = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Edges(effect, cause, probability, p_none)
 
 
 @dataclass(frozen=True, eq=False)

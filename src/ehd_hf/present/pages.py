@@ -21,7 +21,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from .. import __version__
-from ..explain.explanation import Explanation, Intensity
+from ..explain.causes import Why
+from ..explain.explanation import Explanation, Intensity, time_text
 from .tables import figure, number_of, shorten
 
 STATUSES = {
@@ -47,10 +48,28 @@ def explanation_page(explanation: Explanation, title: str | None = None, *, embe
 
 def explanation_fragment(explanation: Explanation) -> str:
     """One `Explanation` as a picture and its text, without script: what notebooks show, trusted or not."""
-    buffer, text = io.BytesIO(), str(explanation).split("\n")
-    explanation.plot().savefig(buffer, format="png", dpi=110)
-    picture, alt = base64.b64encode(buffer.getvalue()).decode(), f"The events of the window on a time line. {text[0]}"
+    text = str(explanation).split("\n")
+    picture, alt = _png(explanation.plot()), f"The events of the window on a time line. {text[0]}"
     return _environment().get_template("fragment.html.j2").render(picture=picture, alt=alt, text=text)
+
+
+def why_page(why: Why, title: str | None = None) -> str:
+    """One `Why` as a page without script: the sentence, the picture and the table of all that came before."""
+    rows = [
+        (time_text(one.time, why.time_unit), shorten(one.mark, _LONGEST_NAME), f"{one.score:.1%}")
+        for one in why.history
+    ]
+    picture = _png(why.plot()) if why.history else None
+    style, style_hash = _asset("page.css")
+    words: dict[str, Any] = {"title": title or f"Why {why.event.mark}?", "text": str(why), "picture": picture}
+    words |= {"rows": rows[::-1], "style": style, "style_hash": style_hash, "version": __version__}
+    return _environment().get_template("why.html.j2").render(**words)
+
+
+def _png(figure: Any) -> str:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def render_page(template: str, title: str, data: Mapping[str, Any], **words: Any) -> str:

@@ -21,6 +21,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from ..explain.causes import Why
 from ..explain.explanation import Explanation, Intensity
 from ..files import replaced_when_done
 from ..models.hawkes import HawkesModel
@@ -69,6 +70,7 @@ THEMES = {
     "dark": Theme("#15181d", "#e8eaed", "#3a3f47", "#1e2329", "#ff9a52", "#a3abb5", "#ffffff", COLOURS[4]),
 }
 MAX_LANES = 24  # more marks than that share the last lane
+_FAINTEST_ARROW = 0.02  # a probability
 _MOST_LINES = 60  # that lead from events to curves: more would cover them
 _LONGEST_NAME = 24
 _LOGARITHMIC_FROM = 30  # times the median: above that a linear axis shows the peaks and nothing else
@@ -133,6 +135,42 @@ def explanation_plot(
         if title:
             size = STYLE["axes.titlesize"]
             figure.suptitle(_drawable(title), x=0.01, ha="left", fontsize=size, parse_math=False)
+    return figure
+
+
+def why_plot(why: Why, title: str | None = None, *, theme: str = "light") -> Figure:
+    """Draw the causes of one event: the history by mark, and an arrow from each cause, the wider the more probable."""
+    if theme not in THEMES:
+        raise ValueError(f"theme must be one of {', '.join(THEMES)}; got {theme!r}.")
+    ink, events = THEMES[theme], [*why.history, why.event]
+    frame = pd.DataFrame(events)
+    lane, names = _lanes(frame.assign(role=["distilled"] * len(why.history) + ["future"]))
+    place, target = frame["mark"].map(lane).to_numpy(), (why.event.time, lane[why.event.mark])
+    with matplotlib.rc_context(STYLE | _themed(ink)):
+        figure = Figure(figsize=(7.2, 1.3 + 0.26 * len(names)), layout="constrained", dpi=STYLE["savefig.dpi"])
+        axes = figure.subplots()
+        axes.hlines(range(len(names)), 0, 1, ink.faint, linewidth=0.6, zorder=1, transform=axes.get_yaxis_transform())
+        weights = np.clip([event.score or 0.0 for event in events], 0, None)
+        colours = [
+            ink.future if event is why.event else ink.distilled if event.score else ink.face for event in events
+        ]
+        look: Any = {"s": 16 + 90 * weights, "c": colours, "edgecolor": ink.left, "linewidth": 0.7, "zorder": 4}
+        axes.scatter(frame["time"].to_numpy(), place, **look, clip_on=False)
+        for event in why.causes:
+            if (share := event.score or 0.0) >= _FAINTEST_ARROW:
+                bend: Any = {"arrowstyle": "-|>", "connectionstyle": "arc3,rad=-0.25", "color": ink.distilled}
+                arrow: Any = bend | {"linewidth": 0.5 + 4 * share, "alpha": 0.35 + 0.6 * share, "shrinkB": 5}
+                axes.annotate("", target, (event.time, lane[event.mark]), arrowprops=arrow, zorder=3)
+                above: Any = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "fontsize": 7}
+                axes.annotate(f"{share:.0%}", (event.time, lane[event.mark]), **above, zorder=6)
+        axes.set_yticks(range(len(names)), [_shown(name) for name in names])
+        axes.set_ylim(len(names) - 0.4, -0.8)
+        axes.grid(visible=False)
+        for label in axes.get_yticklabels():
+            label.set_parse_math(False)
+        _dress_time(axes, (frame["time"].to_numpy()[0], why.event.time), why.time_unit)
+        text = f"{why.event.mark}: nothing before it with probability {why.p_none:.0%}" if title is None else title
+        axes.set_title(_drawable(text), loc="left", parse_math=False)
     return figure
 
 
