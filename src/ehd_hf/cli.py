@@ -18,7 +18,7 @@ import signal
 import sys
 import time as time_module
 from collections.abc import Callable, Iterable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 DONE, ANSWER_IS_NO, BAD_INPUT, SYSTEM_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
-EVENTS_SHOWN, ROWS_SHOWN = 30, 20
+EVENTS_SHOWN, ROWS_SHOWN, MOST_CAUSES = 30, 20, 8
 PLACES = ("out", "figure", "table")  # parameters that name what a command writes
 # What the package calls by its role, and the option that names it.
 FLAGS = {"the time column": "--time", "the mark column": "--mark", "the sequence column": "--sequence"}
@@ -451,6 +451,9 @@ def explain(
     size: int | None = _option("Ask for so many events.", "N"),
     delta: float | None = _option("Ask besides: from them alone, at most so many nats worse."),
     refine: str | None = _option("none, prefix or prune: how hard to look for fewer.", "HOW"),
+    event: str | None = _option("Explain this event alone: an index (-1: the last), a time or a mark.", "EVENT"),
+    kind: str | None = _option("Of the last events explain those of one mark only.", "MARK"),
+    only: str | None = _option("Marks that may explain, with commas between; all others are kept.", "MARK,MARK"),
     figure: Path | None = _option("Also draw it, to a PNG, SVG or PDF file.", "FILE"),
     table: Path | None = _option("Also write every event with its role, as CSV.", "FILE"),
     time: str | None = TIME,
@@ -482,7 +485,10 @@ def explain(
     if (figure or table) and all_sequences:
         raise ValueError("--figure and --table show one sequence; got --all. Name one with --sequence.")
     question: dict[str, Any] = {"epsilon": epsilon, "share": share, "size": size, "delta": delta, "refine": refine}
-    question |= {"future": future, "history": _history(history)}
+    question |= {"future": future, "history": _history(history), "kind": kind}
+    question |= {"only": None if only is None else [name.strip() for name in only.split(",")]}
+    if event is not None and all_sequences:
+        raise ValueError("--event asks about one event of one sequence; got --all. Name one with --sequence.")
     columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
     if all_sequences:
         source = _windows_of(events, pair, split)
@@ -490,7 +496,7 @@ def explain(
         return _explain_many(explainer, source, out, json, windows=windows, scores=scores, columns=columns, **question)
     explainer, read = _open_both(model, events, threads, **columns)
     chosen = read.events.select([_position(read.events, sequence)])
-    answer: Any = explainer.explain(chosen, **question, intensities=figure is not None)
+    answer: Any = explainer.explain(chosen, **question, event=_event(event), intensities=figure is not None)
     if figure is not None:
         from .present.picture import save_figure
 
@@ -523,6 +529,14 @@ def _windows_of(events: Path, pair: str | None, split: str | None) -> Any:
     import datasets
 
     return datasets.load_dataset(str(events), pair, split=split)
+
+
+def _event(asked: str | None) -> Any:
+    """Which event: an index, a time as a number, or what is left to `find_events`: a mark, a timestamp."""
+    for number in (int, float):
+        with suppress(TypeError, ValueError):
+            return number(asked)  # type: ignore[arg-type]
+    return asked
 
 
 def _history(asked: str | None) -> int | str | None:
@@ -594,6 +608,121 @@ def _show_answers(file: Path, json: bool) -> None:
         rows = [json_module.loads(line) for line in itertools.islice(lines, ROWS_SHOWN)]
     shown = ((row["seq_id"], row["status"], row["num_distilled"], ", ".join(row["marks"][-5:])) for row in rows)
     _show(shown, ("sequence", "status", "events", "the last of them"))
+
+
+@_command(
+    "why model/ events.csv --sequence 42 --event page",
+    "why model/ events.csv --sequence 42 --event -1 --out why.html",
+)
+def why(
+    model: str = MODEL,
+    events: Path = EVENTS,
+    sequence: str | None = _option("In which sequence.", "ID"),
+    event: str = _option("An index (-1: the last), a time, or a mark, whose last event is meant.", "EVENT", "-1"),
+    out: Path | None = _option("Also write a page (.html), a picture (.png, .svg, .pdf) or a table (.csv).", "FILE"),
+    history: str | None = HISTORY,
+    time: str | None = TIME,
+    mark: str | None = MARK,
+    sequence_column: str | None = SEQUENCE,
+    time_format: str | None = TIME_FORMAT,
+    threads: int = THREADS,
+    json: bool = AS_JSON,
+) -> int:
+    """Why did this one event happen?
+
+    The probability of each event before it to be the cause, and of none of them.
+    """
+    kinds = (".html", ".csv", ".png", ".svg", ".pdf")
+    if out is not None and out.suffix not in kinds:
+        raise ValueError(f"--out must end in {', '.join(kinds)}; got {out.name!r}.")
+    columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
+    explainer, read = _open_both(model, events, threads, **columns)
+    chosen = read.events.select([_position(read.events, sequence)])
+    answer: Any = explainer.why(chosen, event=_event(event), history=_history(history))
+    if out is not None:
+        _write_why(answer, out)
+    if json:
+        _print_json(answer.to_dict())
+        return DONE
+    if answer.history:
+        told = sorted(answer.history, key=lambda one: abs(one.score or 0.0), reverse=True)[:MOST_CAUSES]
+        rows = [(one.position, str(one.time)[:19].replace("T", " "), one.mark, f"{one.score:.1%}") for one in told]
+        _show([*rows, ("", "", "nothing before it", f"{answer.p_none:.1%}")], ("event", "time", "mark", "probability"))
+    _say(str(answer))
+    return DONE
+
+
+def _write_why(answer: Any, out: Path) -> None:
+    from .files import replaced_when_done, write_text
+
+    if out.suffix == ".html":
+        write_text(out, answer.to_html())
+    elif out.suffix == ".csv":
+        with replaced_when_done(out) as partial:
+            answer.to_frame().to_csv(partial, index=False)
+    else:
+        from .present.picture import save_figure
+
+        save_figure(answer.plot(), out)
+
+
+@_command("trace model/ events.csv --out causes.parquet", "trace model/ events.csv --sequence 42 --out trace.json")
+def trace(
+    model: str = MODEL,
+    events: Path = EVENTS,
+    out: Path = typer.Option(help="File or folder of causes; of one sequence also .json (Perfetto) or .dot."),
+    sequence: str | None = _option("One sequence; by default all.", "ID"),
+    at_least: float = typer.Option(0.01, min=0, max=1, help="Leave out causes less probable than that."),
+    history: str | None = HISTORY,
+    time: str | None = TIME,
+    mark: str | None = MARK,
+    sequence_column: str | None = SEQUENCE,
+    time_format: str | None = TIME_FORMAT,
+    threads: int = THREADS,
+    json: bool = AS_JSON,
+) -> int:
+    """Which event caused which, in a whole log?
+
+    A row for each event and each of its probable causes: event, cause (both by
+    their position in the sequence), probability, lag. Or a picture of one
+    sequence, for ui.perfetto.dev or Graphviz.
+    """
+    columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
+    if out.suffix in (".json", ".dot") or sequence is not None:
+        explainer, read = _open_both(model, events, threads, **columns)
+        chosen = read.events.select([_position(read.events, sequence)])
+        found: Any = explainer.trace(chosen, history=_history(history), at_least=at_least)
+        _write_trace(found, out)
+        if json:
+            _print_json(found.to_frame().to_dict("records"))
+        else:
+            _say(f"{found}\nThe whole is in {out}.")
+        return DONE
+    from .explain.many import trace_many
+
+    explainer = _open_model(model, threads)
+    asked: dict[str, Any] = {"history": _history(history), "at_least": at_least, "columns": columns}
+    done = trace_many(explainer, events, out, **asked)
+    _show_notes(done.notes, stderr=True)
+    if json:
+        _print_json({**vars(done), "out": str(out)})
+    else:
+        _say(f"{done.causes:,} probable causes of {done.events:,} events: {out}")
+    return DONE
+
+
+def _write_trace(found: Any, out: Path) -> None:
+    from .files import replaced_when_done, write_text
+
+    if out.suffix == ".json":
+        found.to_perfetto(out)
+    elif out.suffix == ".dot":
+        write_text(out, found.to_graphviz())
+    elif out.suffix == ".csv":
+        with replaced_when_done(out) as partial:
+            found.to_frame().to_csv(partial, index=False)
+    else:
+        raise ValueError(f"--out for one sequence must end in .csv, .json or .dot; got {out.name!r}.")
 
 
 @_command("evaluate model/ events.csv")

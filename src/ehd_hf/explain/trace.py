@@ -71,9 +71,9 @@ def find_causes(mtpp: MTPPModel, double: MTPPModel, spans: Spans, at_least: floa
         row, column = ((share != 0) & (share.abs() >= at_least)).nonzero(as_tuple=True)
         back = share.shape[1] - column
         parts.append((batch[row.cpu().numpy()], back.cpu().numpy(), share[row, column].cpu().numpy()))
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    order = np.lexsort((-columns[1], columns[0]))
-    return Found(*(column[order] for column in columns), p_none=p_none)
+    of, before, probability = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.lexsort((-before, of))
+    return Found(of[order], before[order], probability[order], p_none)
 
 
 def find_edges(

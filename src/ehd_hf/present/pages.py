@@ -55,10 +55,8 @@ def explanation_fragment(explanation: Explanation) -> str:
 
 def why_page(why: Why, title: str | None = None) -> str:
     """One `Why` as a page without script: the sentence, the picture and the table of all that came before."""
-    rows = [
-        (time_text(one.time, why.time_unit), shorten(one.mark, _LONGEST_NAME), f"{one.score:.1%}")
-        for one in why.history
-    ]
+    columns = ((one.time, one.mark, one.score or 0.0) for one in why.history)
+    rows = [(time_text(time, why.time_unit), shorten(mark, _LONGEST_NAME), f"{p:.1%}") for time, mark, p in columns]
     picture = _png(why.plot()) if why.history else None
     style, style_hash = _asset("page.css")
     words: dict[str, Any] = {"title": title or f"Why {why.event.mark}?", "text": str(why), "picture": picture}
