@@ -34,6 +34,7 @@ from ..solvers.base import Solver, available_solvers, get_solver
 from .certify import Answer, Certifier
 from .explanation import Event, Explanation, Windows
 from .intensities import intensity_curves
+from .what_if import WhatIf, in_units, on_clock_of, what_if
 
 # Explaining a few hundred windows takes less than a second; beyond that people want to see it move.
 _WINDOWS_WITHOUT_BAR = 300
@@ -310,6 +311,48 @@ class EHDDistiller:
             past = [event.score for event in answer.history]
             scores[index][answer.window : answer.window + len(past)] = past
         return scores if len(scores) > 1 or _is_nested(sequence) else scores[0]
+
+    def what_if(
+        self,
+        events: Any,
+        *,
+        without: Any = None,
+        adding: Any = None,
+        horizon: Any,
+        num_samples: int = 1000,
+        history: Any = None,
+        seed: int = 0,
+        progress: bool | None = None,
+    ) -> WhatIf:
+        """What would follow if these events had not happened, or others had? Futures are simulated from the last event
+        on in two worlds, as it was and changed, with the same random numbers in both. It is what the model believes,
+        and no experiment.
+
+        Args:
+            events: one sequence in any form that `explain` takes.
+            without: what to take out: an index in the sequence (negative from its end), the time of an event (a float
+                or a timestamp), the name of a mark for all its events, or a list of these.
+            adding: events to put in, (time, mark) pairs or any other form of events, none later than the last event.
+            horizon: how far to look, in the model's unit of time, or such as "1h" or a timedelta.
+            num_samples: futures of each world.
+            history: number of last events that the model is given, "all", or by default as many as it was trained on.
+            progress: show a bar; by default after some seconds.
+        """
+        log = self.load(events)
+        if len(log) > 1:
+            raise ValueError(f"what_if takes one sequence; got {len(log)}. Pass one of them.")
+        taken = [] if without is None else [without]
+        if all(value is None or np.size(value) == 0 for value in (without, adding)):
+            raise ValueError("what_if needs events to take out or to put in; got none. Pass without=... or adding=...")
+        if not is_count(num_samples):
+            raise ValueError(f"num_samples must be a number of futures of at least 1; got {num_samples!r}.")
+        windows = Windows.of(log, ends(log, 0, self.window_size(1, history)[1]))
+        self.check_length(windows)
+        put_in = log.select([0], 0, 0) if adding is None or len(adding) == 0 else self.load(adding, "adding", sort=True)
+        added = on_clock_of(log, put_in), put_in.marks, put_in.shown_times()
+        span, number = in_units(horizon, self.mtpp.config.time_unit), int(num_samples)
+        options: Any = {"horizon": span, "num_samples": number, "seed": seed, "progress": progress}
+        return what_if(self.mtpp, windows, without=taken, adding=added, **options)
 
     def _ends(self, events: EventSequences, future: Any, history: Any) -> Windows:
         """The last events of each sequence, split into history and future."""

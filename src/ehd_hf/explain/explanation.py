@@ -182,7 +182,7 @@ class Explanation:
         chosen, is_one = self.distilled, len(self.distilled) == 1
         where = f" in sequence {self.seq_id}" if self.seq_id is not None else ""
         the_future = "the one" if len(self.future) == 1 else f"the {len(self.future)}"
-        followed = _listed(self.future, self.time_unit)
+        followed = listed(self.future, self.time_unit)
         if not chosen:
             opening = f"None of the {len(self.history)} past events{where} was found to explain {the_future}"
             return f"{opening} that followed ({followed}).{self._caveat()}{self._agreement()}"
@@ -197,7 +197,7 @@ class Explanation:
             these, average, each = ("what followed", "", "what followed")
         return (
             f"{len(chosen)} of {len(self.history)} past events {explains} {the_future} that followed{where}: "
-            f"{_listed(chosen, self.time_unit)}.\n"
+            f"{listed(chosen, self.time_unit)}.\n"
             f"What followed was {followed}.\n"
             f"Without {them}, {these} becomes {effect}{average} "
             f"(dppl_left {self.dppl_left:.3f}: times {self.dppl_left_time:.3f}, marks {self.dppl_left_mark:.3f}; "
@@ -246,7 +246,7 @@ class Explanation:
         for count in range(self.num_models, fewest - 1, -1):
             if group := tuple(event for event in events if self.agreement[event.position] == count):
                 is_all = len(group) > 1 and group == self.distilled
-                which = "each of these" if is_all else _listed(group, self.time_unit)
+                which = "each of these" if is_all else listed(group, self.time_unit)
                 who = f"{count} of {self.num_models} name{'s' * (count == 1)}"
                 yield f"{f'all {count} models name' if count == self.num_models else who} {which}"
 
@@ -333,10 +333,10 @@ def explanations_to_frame(
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
-def _listed(events: tuple[Event, ...], unit: str | None) -> str:
+def listed(events: tuple[Event, ...], unit: str | None) -> str:
     """ "deploy at 3.2 h, alert at 5 h and 4 more"."""
     # Where a source has only dates, midnights would pretend to know the time of day.
-    shown = [_time(event.time, unit) for event in events]
+    shown = [shown_time(event.time, unit) for event in events]
     if all(text.endswith(" 00:00:00") for text in shown):
         shown = [text.removesuffix(" 00:00:00") for text in shown]
     named = [f"{event.mark} at {text}" for event, text in zip(events, shown, strict=True)]
@@ -357,7 +357,7 @@ def _times(log_factor: float) -> str:
     return f"{10**rest:.1f}e{int(tens):+d} times"
 
 
-def _time(time: float | np.datetime64, unit: str | None) -> str:
+def shown_time(time: float | np.datetime64, unit: str | None) -> str:
     if isinstance(time, np.datetime64):
         return str(time.astype("datetime64[s]")).replace("T", " ")
     # Units such as "1e6 s" read as a factor, not as a number followed by another.
