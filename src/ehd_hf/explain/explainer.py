@@ -34,7 +34,7 @@ from ..solvers.base import Solver, available_solvers, get_solver
 from .certify import Answer, Certifier
 from .explanation import Event, Explanation, Windows
 from .intensities import intensity_curves
-from .what_if import WhatIf, in_units, on_clock_of, what_if
+from .what_if import WhatIf, length_of, on_clock_of, what_if
 
 # Explaining a few hundred windows takes less than a second; beyond that people want to see it move.
 _WINDOWS_WITHOUT_BAR = 300
@@ -341,18 +341,26 @@ class EHDDistiller:
         log = self.load(events)
         if len(log) > 1:
             raise ValueError(f"what_if takes one sequence; got {len(log)}. Pass one of them.")
-        taken = [] if without is None else [without]
-        if all(value is None or np.size(value) == 0 for value in (without, adding)):
+        without, adding = (None if value is None or np.size(value) == 0 else value for value in (without, adding))
+        if without is None and adding is None:
             raise ValueError("what_if needs events to take out or to put in; got none. Pass without=... or adding=...")
         if not is_count(num_samples):
             raise ValueError(f"num_samples must be a number of futures of at least 1; got {num_samples!r}.")
-        windows = Windows.of(log, ends(log, 0, self.window_size(1, history)[1]))
+        windows, added = Windows.of(log, ends(log, 0, self.window_size(1, history)[1])), None
         self.check_length(windows)
-        put_in = log.select([0], 0, 0) if adding is None or len(adding) == 0 else self.load(adding, "adding", sort=True)
-        added = on_clock_of(log, put_in), put_in.marks, put_in.shown_times()
-        span, number = in_units(horizon, self.mtpp.config.time_unit), int(num_samples)
-        options: Any = {"horizon": span, "num_samples": number, "seed": seed, "progress": progress}
-        return what_if(self.mtpp, windows, without=taken, adding=added, **options)
+        if adding is not None:
+            more = self.load(adding, "adding", sort=True)
+            added = Windows.of(more, ends(more, 0, None)._replace(times=on_clock_of(log, more)))
+        return what_if(
+            self.mtpp,
+            windows,
+            [] if without is None else without,
+            added,
+            horizon=length_of(horizon, self.mtpp.config.time_unit),
+            num_samples=int(num_samples),
+            seed=seed,
+            progress=progress,
+        )
 
     def _ends(self, events: EventSequences, future: Any, history: Any) -> Windows:
         """The last events of each sequence, split into history and future."""

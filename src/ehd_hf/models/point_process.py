@@ -400,8 +400,8 @@ class MTPPModel(HubModel):
         events = [torch.cat([old, value[:, None]], dim=1) for old, value in zip(past.memory, new, strict=True)]
         size = max(1, _PAIRS_ENCODED_AT_ONCE // events[0].shape[1] ** 2)
         pieces = [self.past(*piece) for piece in zip(*(value.split(size) for value in events), strict=True)]
-        states, last_times = (torch.cat([piece[part] for piece in pieces]) for part in (0, 1))
-        return Past(states, last_times, tuple(events))
+        states = torch.cat([piece.states for piece in pieces])
+        return Past(states, torch.cat([piece.last_times for piece in pieces]), tuple(events))
 
     @torch.no_grad()
     def next_events(self, past: Past, targets: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
