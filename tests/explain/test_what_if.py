@@ -283,6 +283,7 @@ def test_estimates_by_hand():
         ({"without": "2", "history": 2}, "one of 0, 1; got '2'. Name one in the window"),
         ({"adding": [(4.5, "0")]}, "must lie in the window, 0.5 to 4, not after its last event; got 4.5"),
         ({"adding": [(0.1, "0")]}, "must lie in the window"),
+        ({"adding": [LOG[:1], LOG[1:2]]}, "adding must be the events of one sequence; got 2"),
         ({"adding": [("2026-01-01", "0")]}, "adding: timestamps need a model that knows its unit"),
         ({"adding": [(1.0, "deploy")]}, "adding: marks must be among"),
         ({"without": 0, "horizon": 0}, "horizon must be a positive number"),

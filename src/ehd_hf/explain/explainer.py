@@ -341,7 +341,7 @@ class EHDDistiller:
         log = self.load(events)
         if len(log) > 1:
             raise ValueError(f"what_if takes one sequence; got {len(log)}. Pass one of them.")
-        without, adding = (None if value is None or np.size(value) == 0 else value for value in (without, adding))
+        without, adding = (None if hasattr(some, "__len__") and len(some) == 0 else some for some in (without, adding))
         if without is None and adding is None:
             raise ValueError("what_if needs events to take out or to put in; got none. Pass without=... or adding=...")
         if not is_count(num_samples):
@@ -350,6 +350,10 @@ class EHDDistiller:
         self.check_length(windows)
         if adding is not None:
             more = self.load(adding, "adding", sort=True)
+            if len(more) > 1:
+                raise ValueError(
+                    f"adding must be the events of one sequence; got {len(more)}. Pass (time, mark) pairs."
+                )
             added = Windows.of(more, ends(more, 0, None)._replace(times=on_clock_of(log, more)))
         return what_if(
             self.mtpp,

@@ -50,7 +50,8 @@ def simulate(
     config: Any = mtpp.config
     counts = torch.zeros(len(worlds), num_samples, config.num_marks, dtype=torch.int32, device=mtpp.device)
     first = torch.full(counts.shape, torch.inf, dtype=torch.float64, device=mtpp.device)
-    size = max(1, _NUMBERS_AT_ONCE // (len(worlds) * (past.states.shape[1] + 4 * config.num_marks + 256)))
+    numbers = 256 + 4 * config.num_marks + sum(values[0].numel() for values in (past.states, *past.memory))
+    size = max(1, _NUMBERS_AT_ONCE // (len(worlds) * numbers))
     generator = torch.Generator().manual_seed(seed)
     total, delay = len(worlds) * num_samples, 0 if progress else _SECONDS_WITHOUT_BAR
     with tqdm(total=total, desc="simulating", unit="future", delay=delay, disable=progress is False) as bar:

@@ -137,6 +137,9 @@ class HawkesModel(MTPPModel):
         states_kept = after.flatten(2).gather(1, last[:, :, None].expand(-1, -1, after[0, 0].numel()))
         return states_kept, F.pad(times, (1, 0)).gather(1, last)
 
+    def past(self, times: Tensor, marks: Tensor, mask: Tensor) -> Past:
+        return super().past(times, marks, mask)._replace(memory=())  # the state holds all there is
+
     def extend(self, past: Past, times: Tensor, marks: Tensor) -> Past:
         states = self._evolve(past.states, (times - past.last_times).clamp(min=0))
         states = states.unflatten(-1, self.raw_weights.shape[:3])
