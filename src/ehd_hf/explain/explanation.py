@@ -336,7 +336,7 @@ def explanations_to_frame(
 def listed(events: tuple[Event, ...], unit: str | None) -> str:
     """ "deploy at 3.2 h, alert at 5 h and 4 more"."""
     # Where a source has only dates, midnights would pretend to know the time of day.
-    shown = [shown_time(event.time, unit) for event in events]
+    shown = [time_text(event.time, unit) for event in events]
     if all(text.endswith(" 00:00:00") for text in shown):
         shown = [text.removesuffix(" 00:00:00") for text in shown]
     named = [f"{event.mark} at {text}" for event, text in zip(events, shown, strict=True)]
@@ -357,7 +357,7 @@ def _times(log_factor: float) -> str:
     return f"{10**rest:.1f}e{int(tens):+d} times"
 
 
-def shown_time(time: float | np.datetime64, unit: str | None) -> str:
+def time_text(time: float | np.datetime64, unit: str | None) -> str:
     if isinstance(time, np.datetime64):
         return str(time.astype("datetime64[s]")).replace("T", " ")
     # Units such as "1e6 s" read as a factor, not as a number followed by another.

@@ -20,7 +20,7 @@ import pandas as pd
 from ..data.sequences import EventSequences, unit_in_nanoseconds
 from ..models.from_function import CallableMTPP
 from ..models.point_process import MTPPModel, in_double
-from .explanation import Event, Windows, listed, shown_time
+from .explanation import Event, Windows, listed, time_text
 from .futures import Estimate, mean, middle, share, share_difference, simulate
 
 # Differences told in the text, and the number of futures below which none is called clear.
@@ -71,7 +71,7 @@ class WhatIf:
     def __str__(self) -> str:
         parts = [f"without {listed(self.without, self.time_unit)}"] if self.without else []
         parts += [f"with {listed(self.adding, self.time_unit)} added"] if self.adding else []
-        opening, horizon = " and ".join(parts), shown_time(self.horizon, self.time_unit)
+        opening, horizon = " and ".join(parts), time_text(self.horizon, self.time_unit)
         told = [self._sentence(kind, horizon) for kind in self._clearest()]
         text = "; ".join(told) if told else f"nothing changes within {horizon} beyond chance"
         source = f"From {self.num_samples:,} simulated futures of each world."
@@ -119,9 +119,9 @@ def what_if(mtpp: MTPPModel, windows: Windows, without: Any, adding: Windows | N
     new = (np.zeros(0), shown[:0], marks[:0])
     if adding is not None:
         new = _of_window(adding._replace(spans=adding.spans._replace(origins=windows.spans.origins)))
-    begin, end = (shown_time(time, config.time_unit) for time in (shown[0], shown[-1]))
+    begin, end = (time_text(time, config.time_unit) for time in (shown[0], shown[-1]))
     if len(outside := np.flatnonzero((new[0] < 0) | (new[0] > times[-1]))):
-        got = f"got {shown_time(new[1][outside[0]], config.time_unit)}. Move it; history='all' reaches further back."
+        got = f"got {time_text(new[1][outside[0]], config.time_unit)}. Move it; history='all' reaches further back."
         raise ValueError(f"what is added must lie in the window, {begin} to {end}, not after its last event; {got}")
     changed_times, changed_marks = np.append(times[kept], new[0]), np.append(marks[kept], new[2])
     order = np.argsort(changed_times, kind="stable")  # what is added comes after events of the same time
@@ -187,7 +187,7 @@ def _positions(without: Any, events: Sequence[Event], offset: int, config: Any) 
         return at
     nearest = min(events, key=lambda event: abs(event.time - wanted))
     there = f"{nearest.mark}, index {nearest.position - len(events)}, at {_plain(nearest.time)}"
-    raise ValueError(f"no event is at {shown_time(wanted, unit)}; the nearest is {there}. Pass its index or time.")
+    raise ValueError(f"no event is at {time_text(wanted, unit)}; the nearest is {there}. Pass its index or time.")
 
 
 def _time_like(value: Any, example: Any) -> Any:
