@@ -666,6 +666,53 @@ def _write_why(answer: Any, out: Path) -> None:
         save_figure(answer.plot(), out)
 
 
+@_command("what-if model/ events.csv --sequence 42 --without deploy --horizon 1h", name="what-if")
+def what_if(
+    model: str = MODEL,
+    events: Path = EVENTS,
+    horizon: str = typer.Option(
+        metavar="LENGTH", help="How far to look: such as 90min, or a number of the model's unit."
+    ),
+    sequence: str | None = _option("After which sequence.", "ID"),
+    without: list[str] | None = _option(
+        "Event to take out: an index, a time, or a mark for all. Repeatable.", "EVENT"
+    ),
+    adding: list[str] | None = _option("Event to put in: its time, a comma, its mark. Repeatable.", "TIME,MARK"),
+    samples: int = typer.Option(1000, min=1, metavar="N", help="Futures to simulate of each world."),
+    history: str | None = HISTORY,
+    seed: int = typer.Option(0, min=0, help="Of the simulation."),
+    time: str | None = TIME,
+    mark: str | None = MARK,
+    sequence_column: str | None = SEQUENCE,
+    time_format: str | None = TIME_FORMAT,
+    threads: int = THREADS,
+    json: bool = AS_JSON,
+) -> int:
+    """What would follow if these events had not happened?
+
+    Futures are simulated from the last event on, with and without them, or with
+    others added. It is what the model believes, and no experiment.
+    """
+    pairs = [tuple(text.split(",", 1)) for text in adding or ()]
+    if bad := [text for text, pair in zip(adding or (), pairs, strict=True) if len(pair) < 2]:
+        raise ValueError(f"--adding is a time, a comma and a mark; got {bad[0]!r}. Try --adding '3.5,deploy'.")
+    columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
+    explainer, read = _open_both(model, events, threads, **columns)
+    chosen = read.events.select([_position(read.events, sequence)])
+    asked: dict[str, Any] = {"without": [_event(one) for one in without or ()], "num_samples": samples, "seed": seed}
+    asked |= {"adding": [(_event(when), what.strip()) for when, what in pairs], "history": _history(history)}
+    answer = explainer.what_if(chosen, horizon=_event(horizon), **asked)
+    if json:
+        _print_json(answer.to_dict())
+        return DONE
+    frame = answer.to_frame()
+    names = ("count_with", "count_without", "probability_with", "probability_without")
+    rows = [(row["kind"], *(f"{row[name]:.2f}" for name in names)) for _, row in frame.iterrows()]
+    _show(rows, ("kind", "expected, as it was", "changed", "at least one, as it was", "changed"))
+    _say(str(answer))
+    return DONE
+
+
 @_command("trace model/ events.csv --out causes.parquet", "trace model/ events.csv --sequence 42 --out trace.json")
 def trace(
     model: str = MODEL,

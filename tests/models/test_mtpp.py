@@ -10,6 +10,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
 from scipy import stats
+from torch.nn import functional as F
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel
 
 import helpers
@@ -776,3 +777,53 @@ def test_mixture_measures_time_by_the_positive_intervals():
     assert model.log_std.item() > 0
     with pytest.raises(ValueError, match="positive intervals"):
         model.fit_time_scale(torch.zeros(5))
+
+
+# futures, event by event
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_extending_a_past_is_encoding_it_whole(model, generator, padding):
+    times, marks, mask = random_events(4, 9, C, generator, padding)
+    later = times.amax(1, keepdim=True) + torch.rand(4, 5, generator=generator, dtype=torch.float64).cumsum(1)
+    kinds = torch.randint(C, later.shape, generator=generator)
+    with torch.no_grad():
+        past = model.past(times, marks, mask)
+        for step in range(6):
+            whole = torch.cat([times, later[:, :step]], 1), torch.cat([marks, kinds[:, :step]], 1)
+            states, last_times = model._before(*whole, torch.cat([mask, torch.ones(4, step, dtype=torch.bool)], 1))
+            torch.testing.assert_close(past.states, states[:, 0], rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(past.last_times, last_times[:, 0], rtol=0, atol=0)
+            if step < 5:
+                past = model.extend(past, later[:, step], kinds[:, step])
+        # Only some rows go on.
+        some = model.extend(past.rows(torch.tensor([3, 1])), later[[3, 1], -1], kinds[[3, 1], -1])
+        torch.testing.assert_close(some.states, model.extend(past, later[:, -1], kinds[:, -1]).states[[3, 1]])
+
+
+@pytest.mark.parametrize("name", ["fullynn", "fullynn-recent", "lognormmix-recent", "hawkes", "attention"])
+def test_extending_a_past_in_single_precision(name, generator):
+    model = BACKBONES[name]().float()
+    times, marks, mask = random_events(3, 9, C, generator, "anywhere", torch.float32)
+    later, kinds = times.amax(1) + 0.5, torch.tensor([0, 3, 5])
+    with torch.no_grad():
+        past = model.extend(model.past(times, marks, mask), later, kinds)
+        whole = torch.cat([times, later[:, None]], 1), torch.cat([marks, kinds[:, None]], 1)
+        states, _ = model._before(*whole, torch.cat([mask, torch.ones(3, 1, dtype=torch.bool)], 1))
+    assert past.states.dtype == torch.float32
+    torch.testing.assert_close(past.states, states[:, 0], rtol=1e-5, atol=1e-6)
+
+
+def test_next_events_end_where_the_compensator_says(model, generator):
+    times, marks, mask = random_events(4, 9, C, generator, "front")
+    targets = -torch.log(torch.rand(4, generator=generator, dtype=torch.float64))
+    shares = torch.tensor([0.0, 0.3, 0.7, 1 - 2**-53], dtype=torch.float64)
+    with torch.no_grad():
+        past = model.past(times, marks, mask)
+        drawn, kinds = model.next_events(past, targets, shares)
+        intervals = drawn - past.last_times
+        torch.testing.assert_close(model.total_compensator(past.states, intervals), targets, rtol=1e-4, atol=1e-5)
+        intensities = model.mark_intensities(past.states, intervals)
+    reached = F.pad((intensities / intensities.sum(1, keepdim=True)).cumsum(1), (1, 0))
+    assert (reached.gather(1, kinds[:, None])[:, 0] <= shares + 1e-12).all()
+    assert (reached.gather(1, kinds[:, None] + 1)[:, 0] >= shares - 1e-12).all()

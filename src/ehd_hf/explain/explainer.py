@@ -37,6 +37,7 @@ from .explanation import Event, Explanation, Windows
 from .intensities import intensity_curves
 from .targets import find_events, kind_called, kinds_called
 from .trace import Trace, find_edges, traces
+from .what_if import WhatIf, length_of, on_clock_of, positions_of, what_if
 
 # Explaining a few hundred windows takes less than a second; beyond that people want to see it move.
 _WINDOWS_WITHOUT_BAR, _EVENTS_WITHOUT_BAR = 300, 10_000
@@ -391,6 +392,60 @@ class EHDDistiller:
         if len(found) > 1 or _is_nested(sequence):
             return found
         return found[0] if _is_named(sequence, events) else replace(found[0], seq_id=None)
+
+    def what_if(
+        self,
+        events: Any,
+        *,
+        without: Any = None,
+        adding: Any = None,
+        horizon: Any,
+        num_samples: int = 1000,
+        history: Any = None,
+        seed: int = 0,
+        progress: bool | None = None,
+    ) -> WhatIf:
+        """What would follow if these events had not happened, or others had? Futures are simulated from the last event
+        on in two worlds, as it was and changed, with the same random numbers in both. It is what the model believes,
+        and no experiment.
+
+        Args:
+            events: one sequence in any form that `explain` takes.
+            without: what to take out: an index in the sequence (negative from its end), the time of an event (a float
+                or a timestamp), the name of a mark for all its events, or a list of these.
+            adding: events to put in, (time, mark) pairs or any other form of events, none later than the last event.
+            horizon: how far to look, in the model's unit of time, or such as "1h" or a timedelta.
+            num_samples: futures of each world.
+            history: number of last events that the model is given, "all", or by default as many as it was trained on.
+            progress: show a bar; by default after some seconds.
+        """
+        log = self.load(events)
+        if len(log) > 1:
+            raise ValueError(f"what_if takes one sequence; got {len(log)}. Pass one of them.")
+        without, adding = (None if hasattr(some, "__len__") and len(some) == 0 else some for some in (without, adding))
+        if without is None and adding is None:
+            raise ValueError("what_if needs events to take out or to put in; got none. Pass without=... or adding=...")
+        if not is_count(num_samples):
+            raise ValueError(f"num_samples must be a number of futures of at least 1; got {num_samples!r}.")
+        windows, added = Windows.of(log, ends(log, 0, self.window_size(1, history)[1])), None
+        self.check_length(windows)
+        if adding is not None:
+            more = self.load(adding, "adding", sort=True)
+            if len(more) > 1:
+                raise ValueError(
+                    f"adding must be the events of one sequence; got {len(more)}. Pass (time, mark) pairs."
+                )
+            added = Windows.of(more, ends(more, 0, None)._replace(times=on_clock_of(log, more)))
+        return what_if(
+            self.mtpp,
+            windows,
+            [] if without is None else positions_of(without, log, windows),
+            added,
+            horizon=length_of(horizon, self.mtpp.config.time_unit),
+            num_samples=int(num_samples),
+            seed=seed,
+            progress=progress,
+        )
 
     def _ends(self, events: EventSequences, future: Any, history: Any) -> Windows:
         """The last events of each sequence, split into history and future."""

@@ -199,7 +199,7 @@ class Explanation:
         the_future = "the one" if len(self.future) == 1 else f"the {len(self.future)}"
         the_future = the_future if self.kind is None else f"each {self.kind} among {the_future}"
         past = "past" if self.only is None else f"past {' or '.join(self.only)}"
-        followed = _listed(self.future, self.time_unit)
+        followed = listed(self.future, self.time_unit)
         if not chosen:
             opening = f"None of the {self._num_candidates} {past} events{where} was found to explain {the_future}"
             return f"{opening} that followed ({followed}).{self._caveat()}{self._agreement()}"
@@ -215,7 +215,7 @@ class Explanation:
         alone = them if self.only is None else f"{them} and the events of other kinds"
         return (
             f"{len(chosen)} of {self._num_candidates} {past} events {explains} {the_future} that followed{where}: "
-            f"{_listed(chosen, self.time_unit)}.\n"
+            f"{listed(chosen, self.time_unit)}.\n"
             f"What followed was {followed}.\n"
             f"Without {them}, {these} becomes {effect}{average} "
             f"(dppl_left {self.dppl_left:.3f}: times {self.dppl_left_time:.3f}, marks {self.dppl_left_mark:.3f}; "
@@ -268,7 +268,7 @@ class Explanation:
         for count in range(self.num_models, fewest - 1, -1):
             if group := tuple(event for event in events if self.agreement[event.position] == count):
                 is_all = len(group) > 1 and group == self.distilled
-                which = "each of these" if is_all else _listed(group, self.time_unit)
+                which = "each of these" if is_all else listed(group, self.time_unit)
                 who = f"{count} of {self.num_models} name{'s' * (count == 1)}"
                 yield f"{f'all {count} models name' if count == self.num_models else who} {which}"
 
@@ -355,7 +355,7 @@ def explanations_to_frame(
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
-def _listed(events: tuple[Event, ...], unit: str | None) -> str:
+def listed(events: tuple[Event, ...], unit: str | None) -> str:
     """ "deploy at 3.2 h, alert at 5 h and 4 more"."""
     # Where a source has only dates, midnights would pretend to know the time of day.
     shown = [time_text(event.time, unit) for event in events]

@@ -11,7 +11,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoConfig, AutoModel
 
-from .point_process import MTPPConfig, MTPPModel, MTPPOutput
+from .point_process import MTPPConfig, MTPPModel, MTPPOutput, Past
 
 # What all members have in common, and the ensemble's config says for them.
 _SHARED = ("num_marks", "id2label", "time_unit", "history", "future")
@@ -96,6 +96,12 @@ class EnsembleModel(MTPPModel):
 
     def event_log_prob(self, *args: Any, **kwargs: Any) -> MTPPOutput:
         return self._first.event_log_prob(*args, **kwargs)
+
+    def past(self, *args: Any, **kwargs: Any) -> Past:
+        return self._first.past(*args, **kwargs)
+
+    def extend(self, *args: Any, **kwargs: Any) -> Past:
+        return self._first.extend(*args, **kwargs)
 
     def leave_one_out(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         return self._first.leave_one_out(*args, **kwargs)

@@ -13,7 +13,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .point_process import MTPPConfig, MTPPModel
+from .point_process import MTPPConfig, MTPPModel, Past
 from .recent_marks import RecentMarks, gates_of
 
 # Quantiles of the training intervals at which the logarithmic time features bend.
@@ -86,6 +86,11 @@ class GatedHistoryEncoder(nn.Module):
             *(value.expand(len(marks), -1) for value in initial),
         )
         return states.transpose(0, 1)
+
+    def step(self, hidden: Tensor, cell: Tensor, features: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
+        """State and cell (R, D) after one more event of `marks` (R,), features (R, F) of the interval before it."""
+        inputs = torch.cat([self.mark_embedding(marks), features], dim=-1)
+        return torch.lstm_cell(inputs, (hidden, cell), *self.lstm.all_weights[0])
 
     def without_each(self, features: Tensor, skipping: Tensor, marks: Tensor, mask: Tensor) -> Tensor:
         """State after all events, then after all but each one: (1 + T, B, D). A deletion only touches what follows it:
@@ -313,6 +318,27 @@ class GatedLSTMModel(MTPPModel):
         features = self.time_features((times - last_times[:, :-1]).clamp(min=0))
         states = self.encoder(features, marks, keep, mark_weights)
         return states if counts is None else torch.cat([states, counts], dim=-1), last_times
+
+    def past(self, times: Tensor, marks: Tensor, mask: Tensor) -> Past:
+        if not isinstance(self.encoder, GatedHistoryEncoder):
+            return super().past(times, marks, mask)
+        initial = self.encoder.initial_hidden.expand(len(times), -1), self.encoder.initial_cell.expand(len(times), -1)
+        counts = 0 if self.recent is None else len(self.recent.decay_logits) * self.recent.num_marks
+        past = Past(nn.functional.pad(initial[0], (0, counts)), times.new_zeros(len(times)), (initial[1],))
+        for time, mark, there in zip(times.t(), marks.t(), mask.t(), strict=True):
+            states, last_times, (cell,) = self.extend(past, time, mark)
+            cell, states = (torch.where(there[:, None], *pair) for pair in ((cell, past.memory[0]), (states, past[0])))
+            past = Past(states, torch.where(there, last_times, past.last_times), (cell,))
+        return past
+
+    def extend(self, past: Past, times: Tensor, marks: Tensor) -> Past:
+        if not isinstance(self.encoder, GatedHistoryEncoder):
+            return super().extend(past, times, marks)
+        hidden, counts = self._split(past.states)
+        features = self.time_features((times - past.last_times).clamp(min=0))
+        hidden, cell = self.encoder.step(hidden, past.memory[0], features, marks)
+        states = hidden if self.recent is None else torch.cat([hidden, self.recent.step(counts, marks)], dim=-1)
+        return Past(states, times, (cell,))
 
     # --- a subclass defines the next three, of the LSTM's state (..., D)
 

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
 from .gated_lstm import gate_padding, last_kept_times
-from .point_process import MTPPConfig, MTPPModel, MTPPOutput, first_after
+from .point_process import MTPPConfig, MTPPModel, MTPPOutput, Past, first_after
 from .question import Conditioning
 from .window import Window
 
@@ -137,6 +137,15 @@ class HawkesModel(MTPPModel):
         states_kept = after.flatten(2).gather(1, last[:, :, None].expand(-1, -1, after[0, 0].numel()))
         return states_kept, F.pad(times, (1, 0)).gather(1, last)
 
+    def past(self, times: Tensor, marks: Tensor, mask: Tensor) -> Past:
+        return super().past(times, marks, mask)._replace(memory=())  # the state holds all there is
+
+    def extend(self, past: Past, times: Tensor, marks: Tensor) -> Past:
+        states = self._evolve(past.states, (times - past.last_times).clamp(min=0))
+        states = states.unflatten(-1, self.raw_weights.shape[:3])
+        states[:, :, 0] += F.one_hot(marks, self.config.num_marks).to(states.dtype)[:, None]
+        return Past(states.flatten(1), times, ())
+
     def score_intervals(self, states: Tensor, intervals: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         tables, rates = self._tables(), self.rates
         observed, total, left = _read(tables, rates, self._evolve(states, intervals), marks)
@@ -149,6 +158,22 @@ class HawkesModel(MTPPModel):
 
     def mark_intensities(self, states: Tensor, intervals: Tensor) -> Tensor:
         return self.rates + F.linear(self._evolve(states, intervals), self._tables()[0])
+
+    def _invert_compensator(self, states: Tensor, targets: Tensor, iterations: int = 60) -> Tensor:
+        # The children still to come after a lag are terms of that lag alone: their weights are summed once, and a
+        # step of the search costs a tenth of `total_compensator`.
+        bases, survivors, rate = self.raw_weights.shape[:3], self._tables()[2], self.rates.sum()
+        pairs = torch.einsum("snc,...slc->...snl", survivors.view(bases), states.unflatten(-1, bases))
+        weights = torch.stack([pairs.diagonal(-k, -2, -1).sum(-1) for k in range(bases[1])], dim=-1)  # (..., S, N)
+        goal, scales = targets - states @ survivors, self.scales.to(targets)
+        low, high = (torch.full_like(targets, end) + self.mean_interval.to(targets).log() for end in (-30.0, 30.0))
+        for _ in range(iterations):
+            middle = 0.5 * (low + high)
+            lags = middle.exp()
+            left = (erlang_terms(lags[..., None] / scales, bases[1]) * weights).sum((-2, -1))
+            below = rate * lags - left < goal
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return (0.5 * (low + high)).exp()
 
     def event_log_prob(
         self,

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -26,6 +26,10 @@ from .rebuild import pull_up
 
 # Windows of one deleted event each that `leave_one_out` holds at a time: they stay in the caches.
 _DELETIONS_AT_ONCE = 4096
+# Pairs of events that `MTPPModel.extend` encodes at a time: they bound its memory.
+_PAIRS_ENCODED_AT_ONCE = 2**18
+# Halvings of a range of e^60 when futures are drawn: intervals are then exact to 2e-7 of their length.
+_HALVINGS = 28
 
 # Set while a config is read from a file: that of a later transformers may hold keys which this one does not know.
 _from_file = ContextVar("_from_file", default=False)
@@ -120,6 +124,18 @@ class MTPPOutput(ModelOutput):
     mark_log_prob: Tensor = None  # type: ignore[assignment]
     compensator: Tensor | None = None
     num_items: Tensor | None = None
+
+
+class Past(NamedTuple):
+    """What R sequences hold for the events to come."""
+
+    states: Tensor  # (R, D), after the last event
+    last_times: Tensor  # (R,)
+    memory: tuple[Tensor, ...]  # (R, ...) each: what else a backbone needs to take up one more event
+
+    def rows(self, index: Tensor) -> "Past":
+        """The sequences at `index`."""
+        return Past(self.states[index], self.last_times[index], tuple(values[index] for values in self.memory))
 
 
 def bundled_folder(name: Any) -> Any:
@@ -369,6 +385,32 @@ class MTPPModel(HubModel):
         intensities = self.mark_intensities(states, intervals)  # (B, num_points, C)
         mark_prob = weights @ (intensities / intensities.sum(-1, keepdim=True))
         return last_time[:, 0] + intervals @ weights, mark_prob
+
+    # --- futures, event by event
+
+    def past(self, times: Tensor, marks: Tensor, mask: Tensor) -> Past:
+        """What is known after all events (B, T) of each row; padding may stand anywhere."""
+        states, last_times = self._before(times, marks, mask)
+        return Past(states[:, 0], last_times[:, 0], (times, marks, mask))
+
+    def extend(self, past: Past, times: Tensor, marks: Tensor) -> Past:
+        """The same after one more event in every row, `times` and `marks` (R,). Here all events are encoded again; a
+        backbone that can continue from its state overrides it."""
+        new = (times, marks, torch.ones_like(marks, dtype=torch.bool))
+        events = [torch.cat([old, value[:, None]], dim=1) for old, value in zip(past.memory, new, strict=True)]
+        size = max(1, _PAIRS_ENCODED_AT_ONCE // events[0].shape[1] ** 2)
+        pieces = [self.past(*piece) for piece in zip(*(value.split(size) for value in events), strict=True)]
+        states = torch.cat([piece.states for piece in pieces])
+        return Past(states, torch.cat([piece.last_times for piece in pieces]), tuple(events))
+
+    @torch.no_grad()
+    def next_events(self, past: Past, targets: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """Time and mark of the next event of each row: where the compensator since its last event reaches `targets`
+        (R,), and the mark at the share `uniform` (R,), from 0 to 1, of the intensities then."""
+        intervals = self._invert_compensator(past.states, targets, _HALVINGS)
+        sums = self.mark_intensities(past.states, intervals).cumsum(-1)
+        marks = torch.searchsorted(sums, uniform[:, None] * sums[:, -1:], right=True)[:, 0]
+        return past.last_times + intervals, marks.clamp(max=sums.shape[-1] - 1)
 
     def _invert_compensator(self, states: Tensor, targets: Tensor, iterations: int = 60) -> Tensor:
         """Interval at which the total compensator reaches `targets` (...): bisection in log time, so that the same

@@ -57,6 +57,12 @@ class RecentMarks(nn.Module):
             counts.append(inside.transpose(1, 2))
         return torch.cat(counts, dim=1).flatten(2)
 
+    def step(self, counts: Tensor, marks: Tensor) -> Tensor:
+        """Counts (B, R * C) after one more event of `marks` (B,)."""
+        decays = torch.sigmoid(self.decay_logits).to(counts.dtype)
+        aged = counts.unflatten(-1, (-1, self.num_marks)) * decays[:, None]
+        return (aged + F.one_hot(marks, self.num_marks)[:, None]).flatten(1)
+
     def without_each(self, marks: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """Counts after all events, then after all but each one: (1 + T, B, R * C)."""
         gates, decays = mask.to(dtype), torch.sigmoid(self.decay_logits).to(dtype)

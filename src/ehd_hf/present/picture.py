@@ -151,9 +151,7 @@ def why_plot(why: Why, title: str | None = None, *, theme: str = "light") -> Fig
         axes = figure.subplots()
         axes.hlines(range(len(names)), 0, 1, ink.faint, linewidth=0.6, zorder=1, transform=axes.get_yaxis_transform())
         weights = np.clip([event.score or 0.0 for event in events], 0, None)
-        colours = [
-            ink.future if event is why.event else ink.distilled if event.score else ink.face for event in events
-        ]
+        colours = [*np.where(weights[:-1] >= _FAINTEST_ARROW, ink.distilled, ink.face), ink.future]
         look: Any = {"s": 16 + 90 * weights, "c": colours, "edgecolor": ink.left, "linewidth": 0.7, "zorder": 4}
         axes.scatter(frame["time"].to_numpy(), place, **look, clip_on=False)
         for event in why.causes:
