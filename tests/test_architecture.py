@@ -35,8 +35,8 @@ MAY_IMPORT = {
 }
 ANYTHING = {"training.recipe", "cli", "app"}  # may import anything; nobody imports them, but that cli starts app
 SHOWN = {"plot", "to_html", "_repr_html_"}  # of explain.explanation: these open `present` when called
-LINES = {"files": 250, "data": 2240, "models": 3000, "solvers": 850, "explain": 1400, "training": 1200}
-LINES |= {"evaluation": 830, "present": 1050, "hub": 350, "cli": 780, "app": 370, "__init__": 110}
+LINES = {"files": 250, "data": 2240, "models": 3200, "solvers": 850, "explain": 2600, "training": 1200}
+LINES |= {"evaluation": 830, "present": 1100, "hub": 350, "cli": 920, "app": 370, "__init__": 110}
 
 
 def imports_of(name, tree=None):
@@ -119,7 +119,7 @@ def test_a_folder_stays_within_its_budget_of_lines(folder):
 
 def test_the_package_is_small_and_its_root_is_short():
     counts = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in SOURCES.items()}
-    assert sum(counts.values()) <= 13_500
+    assert sum(counts.values()) <= 15_500
     assert sum("." not in name for name in SOURCES) <= 6
     assert {name.split(".")[0] for name in SOURCES} == set(LINES)
 

@@ -201,7 +201,12 @@ def test_searches_ask_for_all_masks_at_once(conditioning, generator, monkeypatch
     window.scored[:, 1] = True
     slow = dppl(model, window.rows(rows), keep.double(), conditioning=conditioning).detach()
     monkeypatch.setattr(HawkesModel, "event_log_prob", None)
-    objective = CertifiedObjective(model, window, Question(share=0.7, conditioning=conditioning))
+    objective = CertifiedObjective(
+        model,
+        window,
+        Question(share=0.7, conditioning=conditioning),
+        model.future_of_masks(window, conditioning, apart=True),
+    )
     torch.testing.assert_close(objective.dppl_keep(keep, rows), slow)
     assert objective.num_evaluations.sum() == 5 + (keep != window.history[rows]).any(1).sum()
     last, chosen = keep[-5:], torch.tensor([4, 0])

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from ..models.distiller import DistillerModel
-from ..models.perplexity import dppl_parts
+from ..models.perplexity import DpplParts, dppl_parts
 from ..models.point_process import MTPPModel
 from ..models.question import MARGIN, Question
 from ..models.window import Window, places_of
 from ..solvers.base import AtSize, Objective, Reaches, Rule, Solver, get_solver, rule_for
+from ..solvers.integrated_gradient import IntegratedGradient
 from ..solvers.prefix import RankedBy, ask_others, first_prefix, prefix_curve
 from ..solvers.refine import PRUNING, Refine, best_of_size
 from .explanation import Status
@@ -70,12 +71,10 @@ class CertifiedObjective(Objective):
     """dppl of any part of the events that may explain; the others of the history are always kept. Where every event
     simply adds something (see `HawkesModel.future_of_masks`), one pass serves all masks of a window."""
 
-    def __init__(self, mtpp: Any, window: Window, question: Question) -> None:
-        conditioning = question.conditioning
-        is_additive = hasattr(mtpp, "future_of_masks")
-        self.future = mtpp.future_of_masks(window, conditioning) if is_additive else None
+    def __init__(self, mtpp: Any, window: Window, question: Question, future: Any = None) -> None:
+        self.future = future and future.together()
         self.fixed: Tensor | None = None
-        super().__init__(mtpp, window, conditioning=conditioning)
+        super().__init__(mtpp, window, conditioning=question.conditioning)
         if isinstance(question, OfKinds):
             candidates = may_explain(window, question)
             self.fixed, self.history = self.history & ~candidates, candidates
@@ -92,6 +91,20 @@ class CertifiedObjective(Objective):
             return super()._log_perplexity(kept, windows)
         self.num_evaluations += torch.bincount(windows, minlength=len(self.windows))
         return -self.future.log_prob(kept, windows) / self.window.num_scored[windows]
+
+
+class _SlopesOfSums(IntegratedGradient):
+    """The same order where one pass serves all gates."""
+
+    def _integrate(self, objective: Any, left: Tensor, windows: Tensor) -> Tensor:
+        steps = torch.arange(self.num_points, dtype=objective.window.times.dtype, device=left.device)
+        gates = (left[:, None] * ((steps + 0.5) / self.num_points)[:, None]).flatten(0, 1).requires_grad_()
+        index = windows.repeat_interleave(self.num_points)
+        with torch.enable_grad():
+            (slopes,) = torch.autograd.grad(objective.future.log_prob(gates, index).sum(), gates)
+        objective.num_evaluations[windows] += self.num_points
+        mean = slopes.view(len(windows), self.num_points, left.shape[1]).mean(1)
+        return mean / objective.window.num_scored[windows, None]
 
 
 def may_explain(window: Window, question: Question) -> Tensor:
@@ -143,6 +156,17 @@ class Certifier:
         """What explains each window, whose times are float64. Without `curves`, no prefix is evaluated that the answer
         does not need."""
         window = question.about(window)
+        if hasattr(double, "future_of_masks") and question.refine != "none":
+            # One pass serves all masks, in double at once.
+            additive: Any = double
+            future = additive.future_of_masks(window, question.conditioning, apart=True)
+            search = self._search(double, window, question, curves, future=future)
+            values = self._measure(double, window, question, search, future)
+            columns = dict(zip(_MEASURED, values.tolist(), strict=True))
+            columns |= self._judged(window, question, search, values)
+            return Answer(
+                window.history, search.distill_mask, search.scores, search.curve if curves else None, columns
+            )
         search = self._search(self.mtpp, window.to(self.mtpp.dtype), question, curves)
         values = self._measure(double, window, question, search)
         doubtful = self._doubtful(question, search, values)
@@ -173,7 +197,13 @@ class Certifier:
         }
 
     def _search(
-        self, mtpp: MTPPModel, window: Window, question: Question, curves: bool, scores: Tensor | None = None
+        self,
+        mtpp: MTPPModel,
+        window: Window,
+        question: Question,
+        curves: bool,
+        scores: Tensor | None = None,
+        future: Any = None,
     ) -> _Search:
         """Rank, evaluate the prefixes, take the smallest that meets the target, prune; as far as `refine` says. The
         order is that of `scores` (B, L), if given."""
@@ -181,7 +211,7 @@ class Certifier:
             assert self.distiller is not None
             chosen, shown = self.distiller.distill(window.to(self.distiller.dtype))
             return _Search(chosen, shown.double(), torch.ones_like(chosen[:, 0]), window.history.clone())
-        objective = CertifiedObjective(mtpp, window, question)
+        objective = CertifiedObjective(mtpp, window, question, future)
         history = objective.history  # of what may explain
         generator = torch.Generator(device=history.device).manual_seed(0)
         # A solver that chooses sets does not order events; the default's order then gives the curve, and a set where
@@ -230,7 +260,10 @@ class Certifier:
         if objective.fixed is not None and not isinstance(self.solver, RankedBy):
             most = int(objective.history.sum(1).amax())
             return get_solver("greedy_search" if most <= _MOST_CANDIDATES else "leave_one_out")
-        return self.solver if self.solver.orders else self.ordering
+        orders = self.solver if self.solver.orders else self.ordering
+        if type(orders) is IntegratedGradient and objective.future is not None and objective.future.silence is None:
+            return _SlopesOfSums(num_points=orders.num_points, per_round=orders.per_round)
+        return orders
 
     def _strongest(self, objective: Objective, places: Tensor, empty: Tensor) -> Tensor:
         """The events (B, L) without which the future is least likely: all, or, where that is no loss, the best prefix
@@ -263,18 +296,34 @@ class Certifier:
             doubtful |= ~search.reached
         return doubtful
 
-    def _measure(self, mtpp: MTPPModel, window: Window, question: Question, search: _Search) -> Tensor:
+    def _measure(
+        self, mtpp: MTPPModel, window: Window, question: Question, search: _Search, future: Any = None
+    ) -> Tensor:
         """`_MEASURED` of what is left, of what is distilled, of nothing and without the strongest: (6, B)."""
         history, chosen = window.history, search.distill_mask
         fixed = history & ~may_explain(window, question)
-        sets = torch.stack([history & ~chosen, chosen | fixed, fixed]).to(window.times.dtype)
+        sets = torch.stack([history & ~chosen, chosen | fixed, fixed])
         window = window.to(mtpp.dtype)
-        drops = dppl_parts(mtpp, window, sets, conditioning=question.conditioning)
+        drops = _drops(mtpp, window, sets, question, future)
         strongest = drops.total[2].clone()
         if len(odd := (search.strongest != history & ~fixed).any(1).nonzero()[:, 0]):
-            left = (history & ~search.strongest)[odd].to(sets.dtype)
-            strongest[odd] = dppl_parts(mtpp, window.rows(odd), left, conditioning=question.conditioning).total
+            left = (history & ~search.strongest)[None, odd]
+            part = future and future.rows(odd)
+            strongest[odd] = _drops(mtpp, window.rows(odd), left, question, part).total[0]
         return torch.cat([drops.total, drops.time[:1], drops.mark[:1], strongest[None]])
+
+
+def _drops(mtpp: MTPPModel, window: Window, keep: Tensor, question: Question, future: Any) -> DpplParts:
+    """`dppl_parts` of sets (S, B, L); of what answers for all masks, if there is that."""
+    if future is None:
+        return dppl_parts(mtpp, window, keep.to(window.times.dtype), conditioning=question.conditioning)
+    history = window.history
+    masks = torch.cat([history[None], keep & history])  # (1 + S, B, L)
+    rows = torch.arange(len(history), device=history.device).repeat(len(masks))
+    both, mark = (read(masks.flatten(0, 1), rows) for read in (future.log_prob, future.mark_log_prob))
+    parts = (values.view(len(masks), -1) for values in (both, mark))
+    total, mark = ((values[1:] - values[0]) / window.num_scored for values in parts)
+    return DpplParts(total - mark, mark)
 
 
 def _rule_of_share(question: Question, objective: Objective, strongest: Tensor) -> Rule:

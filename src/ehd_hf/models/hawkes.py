@@ -226,11 +226,12 @@ class HawkesModel(MTPPModel):
             compensator=compensator,
         )
 
-    def future_of_masks(self, window: Window, conditioning: Conditioning) -> "FutureOfMasks":
+    def future_of_masks(self, window: Window, conditioning: Conditioning, apart: bool = False) -> "FutureOfMasks":
         """What answers for the future of these windows under any mask of their history: one pass over the pairs of
-        events serves all masks."""
+        events serves all masks. If `apart`, times and marks can be told apart."""
         times, marks, first = _without_padding(window.times, window.mask), window.marks, window.num_history
-        (added,) = self._over_pairs(times, marks, window.mask, window.num_future)  # (B, T, K)
+        sums = self._over_pairs(times, marks, window.mask, window.num_future, total=apart)[: 1 + apart]
+        added = torch.cat(sums, dim=2)  # (B, T, K), of all marks behind it if apart
         scored, split = window.future.to(times.dtype), window.split_time
         # Of an event, the children born in the scored intervals: those still to come where one begins, not where it
         # ends; intervals that touch cancel.
@@ -240,7 +241,8 @@ class HawkesModel(MTPPModel):
         born = (self._left(clock[:, asked], times, marks) * begins[:, None, asked]).sum(2) * window.mask
         passed = self.rates.sum() * (scored * clock.diff(dim=1)).sum(1, keepdim=True)
         columns = torch.cat([added, born[..., None]], dim=2)
-        alone = torch.cat([self.rates[marks[:, first:]], passed], dim=1) + columns[:, first:].sum(1)
+        rates = [self.rates[marks[:, first:]], *([self.rates.sum().expand_as(scored)] if apart else [])]
+        alone = torch.cat([*rates, passed], dim=1) + columns[:, first:].sum(1)
         silence = None if conditioning == "survival" else (split, times[:, :first], marks[:, :first])
         return FutureOfMasks(self, columns[:, :first].contiguous(), alone, scored, silence)
 
@@ -392,10 +394,10 @@ class FutureOfMasks(NamedTuple):
     """log p of the future of B windows under any masks of their history: every event adds what it adds."""
 
     mtpp: HawkesModel
-    # What an event adds to the intensity of each future mark at its time, and, in the last column, to the compensator
-    # from the split on, of what is scored.
-    added: Tensor  # (B, L, K + 1)
-    alone: Tensor  # (B, K + 1), the same without any history
+    # What an event adds to the intensity of each future mark at its time, perhaps to that of all marks too, and, in
+    # the last column, to the compensator from the split on, of what is scored.
+    added: Tensor  # (B, L, K + 1), or (B, L, 2 K + 1)
+    alone: Tensor  # the same without any history
     scored: Tensor  # (B, K), 0 or 1
     # The paper counts from the last kept event: split (B,), times and marks (B, L).
     silence: tuple[Tensor, ...] | None
@@ -405,16 +407,28 @@ class FutureOfMasks(NamedTuple):
         silence = None if self.silence is None else tuple(value[index] for value in self.silence)
         return FutureOfMasks(self.mtpp, self.added[index], self.alone[index], self.scored[index], silence)
 
+    def together(self) -> "FutureOfMasks":
+        """The same without what tells times and marks apart: faster to ask."""
+        columns = [*range(self.scored.shape[1]), self.added.shape[2] - 1]
+        return self._replace(added=self.added[..., columns].contiguous(), alone=self.alone[:, columns])
+
     def log_prob(self, keep_mask: Tensor, rows: Tensor) -> Tensor:
-        """Sum of log p of the scored events under masks (R, L), bool, of the windows `rows` (R,): (R,)."""
+        """Sum of log p of the scored events under masks (R, L) of the windows `rows` (R,): (R,). Masks are bool, or,
+        under survival conditioning, gates that have slopes."""
         size = max(1, _KEPT_AT_ONCE // max(1, keep_mask.shape[1]))
         pieces = zip(keep_mask.split(size), rows.split(size), strict=True)
         return torch.cat([self._log_prob(*piece) for piece in pieces])
 
     def _log_prob(self, keep_mask: Tensor, rows: Tensor) -> Tensor:
         sums = self.alone[rows] + self._added_by(keep_mask, rows)
-        value = (sums[:, :-1].log() * self.scored[rows]).sum(1) - sums[:, -1]
+        value = (sums[:, : self.scored.shape[1]].log() * self.scored[rows]).sum(1) - sums[:, -1]
         return value if self.silence is None else value - self._silent(keep_mask, rows)
+
+    def mark_log_prob(self, keep_mask: Tensor, rows: Tensor) -> Tensor:
+        """The part of `log_prob` that is of the marks, given their times, where these are told apart."""
+        number = self.scored.shape[1]
+        sums = self.alone[rows] + self._added_by(keep_mask, rows)
+        return ((sums[:, :number] / sums[:, number:-1]).log() * self.scored[rows]).sum(1)
 
     def _added_by(self, keep_mask: Tensor, rows: Tensor) -> Tensor:
         """Sums of `added` over the kept events: (R, K + 1). Masks of one window that follow one another go through one
@@ -425,7 +439,7 @@ class FutureOfMasks(NamedTuple):
         if len(windows) * most > 4 * len(rows):
             windows, most, place = rows, 1, torch.arange(len(rows), device=rows.device)
         kept = self.added.new_zeros(len(windows) * most, keep_mask.shape[1])
-        kept[place] = keep_mask.to(kept.dtype)
+        kept = kept.index_copy(0, place, keep_mask.to(kept.dtype))
         return (kept.view(len(windows), most, keep_mask.shape[1]) @ self.added[windows]).flatten(0, 1)[place]
 
     def _silent(self, keep_mask: Tensor, rows: Tensor) -> Tensor:
