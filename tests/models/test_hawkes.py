@@ -13,7 +13,6 @@ from ehd_hf.evaluation.scores import score_events
 from ehd_hf.explain.certify import CertifiedObjective
 from ehd_hf.models.hawkes import HawkesConfig, HawkesModel, erlang_terms
 from ehd_hf.models.perplexity import dppl, future_log_prob
-from ehd_hf.models.question import Question
 from ehd_hf.models.window import Window
 from helpers import log_grid, random_events, wild
 
@@ -202,10 +201,7 @@ def test_searches_ask_for_all_masks_at_once(conditioning, generator, monkeypatch
     slow = dppl(model, window.rows(rows), keep.double(), conditioning=conditioning).detach()
     monkeypatch.setattr(HawkesModel, "event_log_prob", None)
     objective = CertifiedObjective(
-        model,
-        window,
-        Question(share=0.7, conditioning=conditioning),
-        model.future_of_masks(window, conditioning, apart=True),
+        model, window, conditioning, window.history, model.future_of_masks(window, conditioning, apart=True)
     )
     torch.testing.assert_close(objective.dppl_keep(keep, rows), slow)
     assert objective.num_evaluations.sum() == 5 + (keep != window.history[rows]).any(1).sum()

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..models.distiller import DistillerModel
 from ..models.perplexity import DpplParts, dppl_parts
 from ..models.point_process import MTPPModel
-from ..models.question import MARGIN, Question
+from ..models.question import MARGIN, Conditioning, Question
 from ..models.window import Window, places_of
 from ..solvers.base import AtSize, Objective, Reaches, Rule, Solver, get_solver, rule_for
 from ..solvers.integrated_gradient import IntegratedGradient
@@ -32,14 +32,16 @@ _NOTHING = 1e-9
 # An empty history lies outside what a model was trained on. Where it predicts no worse than the whole, shares are of
 # what the events explain whose loss hurts most, if it makes the future less likely by this factor at least.
 LEAST_FACTOR = 1.1
-# Greedy search orders so many candidates; of more, each is asked once.
-_MOST_CANDIDATES = 200
+# So many events of a longer history may be part of an answer, unless one pass answers for all masks. Greedy search
+# orders as many; of more, each is asked once.
+_LONG, _MOST_CANDIDATES = 150, 100
 
 
 class Answer(NamedTuple):
     """What was found and measured in B windows, by columns."""
 
     history: Tensor  # (B, L), True where there is an event
+    candidates: Tensor  # (B, L), those that may explain
     distill_mask: Tensor  # (B, L)
     scores: Tensor  # (B, L)
     curve: Tensor | None  # (B, L + 1) dppl_left of the prefixes that were evaluated, inf elsewhere
@@ -71,12 +73,13 @@ class CertifiedObjective(Objective):
     """dppl of any part of the events that may explain; the others of the history are always kept. Where every event
     simply adds something (see `HawkesModel.future_of_masks`), one pass serves all masks of a window."""
 
-    def __init__(self, mtpp: Any, window: Window, question: Question, future: Any = None) -> None:
+    def __init__(
+        self, mtpp: Any, window: Window, conditioning: Conditioning, candidates: Tensor, future: Any = None
+    ) -> None:
         self.future = future and future.together()
         self.fixed: Tensor | None = None
-        super().__init__(mtpp, window, conditioning=question.conditioning)
-        if isinstance(question, OfKinds):
-            candidates = may_explain(window, question)
+        super().__init__(mtpp, window, conditioning=conditioning)
+        if not torch.equal(candidates, self.history):
             self.fixed, self.history = self.history & ~candidates, candidates
 
     def part(self, windows: Tensor) -> Objective:
@@ -122,6 +125,7 @@ class _Search(NamedTuple):
     distill_mask: Tensor
     scores: Tensor
     reached: Tensor
+    candidates: Tensor  # (B, L) the events that may be part of an answer; the others are always kept
     strongest: Tensor  # (B, L) the events by whose loss a share is measured: all, where that hurts
     curve: Tensor | None = None
     closest: Tensor | None = None
@@ -164,21 +168,20 @@ class Certifier:
             values = self._measure(double, window, question, search, future)
             columns = dict(zip(_MEASURED, values.tolist(), strict=True))
             columns |= self._judged(window, question, search, values)
-            return Answer(
-                window.history, search.distill_mask, search.scores, search.curve if curves else None, columns
-            )
+            return _answer(window, search, columns, curves)
         search = self._search(self.mtpp, window.to(self.mtpp.dtype), question, curves)
         values = self._measure(double, window, question, search)
         doubtful = self._doubtful(question, search, values)
         if doubtful.any():
             part = window.rows(doubtful.nonzero()[:, 0])
-            again = self._search(double, part, question, curves, search.scores[doubtful])
+            known = (search.candidates[doubtful], search.scores[doubtful])
+            again = self._search(double, part, question, curves, known)
             for before, after in zip(search, again, strict=True):
                 if before is not None and after is not None:
                     before[doubtful] = after
             values[:, doubtful] = self._measure(double, part, question, again)
         columns = dict(zip(_MEASURED, values.tolist(), strict=True)) | self._judged(window, question, search, values)
-        return Answer(window.history, search.distill_mask, search.scores, search.curve if curves else None, columns)
+        return _answer(window, search, columns, curves)
 
     def _judged(self, window: Window, question: Question, search: _Search, values: Tensor) -> dict[str, list[Any]]:
         left, distilled, strongest = values[0], values[1], values[5]
@@ -188,7 +191,7 @@ class Certifier:
         one_minimal = search.reached & question.met(left, distilled, strongest, MARGIN) & ~nothing & question.prunes
         met = met & ~nothing
         if question.size is not None:
-            met = met & (search.distill_mask.sum(1) == may_explain(window, question).sum(1).clamp(max=question.size))
+            met = met & (search.distill_mask.sum(1) == search.candidates.sum(1).clamp(max=question.size))
             met = met & (left < 0)  # events without which the future is likelier explain nothing
         status = torch.where(met, 0, torch.where(nothing, 1, 2))
         return {
@@ -202,22 +205,24 @@ class Certifier:
         window: Window,
         question: Question,
         curves: bool,
-        scores: Tensor | None = None,
+        known: tuple[Tensor, Tensor] | None = None,
         future: Any = None,
     ) -> _Search:
-        """Rank, evaluate the prefixes, take the smallest that meets the target, prune; as far as `refine` says. The
-        order is that of `scores` (B, L), if given."""
+        """Rank, evaluate the prefixes, take the smallest that meets the target, prune; as far as `refine` says.
+        `known` are the candidates and the scores (B, L) of an earlier search."""
         if question.refine == "none":
             assert self.distiller is not None
             chosen, shown = self.distiller.distill(window.to(self.distiller.dtype))
-            return _Search(chosen, shown.double(), torch.ones_like(chosen[:, 0]), window.history.clone())
-        objective = CertifiedObjective(mtpp, window, question, future)
-        history = objective.history  # of what may explain
+            return _Search(
+                chosen, shown.double(), torch.ones_like(chosen[:, 0]), *(window.history.clone() for _ in "12")
+            )
+        history = self._candidates(mtpp, window, question, future) if known is None else known[0]
+        objective = CertifiedObjective(mtpp, window, question.conditioning, history, future)
         generator = torch.Generator(device=history.device).manual_seed(0)
         # A solver that chooses sets does not order events; the default's order then gives the curve, and a set where
         # the solver fails.
         orders = self._orders(objective)
-        scores = orders.rank(objective, generator) if scores is None else scores
+        scores = orders.rank(objective, generator) if known is None else known[1]
         places = places_of(scores, history)
         curve = prefix_curve(objective, places) if curves else None
         empty = objective.dppl_left(history) if question.size is None else None
@@ -253,7 +258,19 @@ class Certifier:
             chosen = chosen.index_copy(0, rest, lowest)
         curve, empty = (None if value is None else value.double() for value in (curve, empty))
         scores = torch.where(history, scores, scores.masked_fill(~history, torch.inf).amin(1, keepdim=True) - 1)
-        return _Search(chosen, scores.double(), reached, strongest, curve, closest, empty)
+        return _Search(chosen, scores.double(), reached, history.clone(), strongest, curve, closest, empty)
+
+    def _candidates(self, mtpp: MTPPModel, window: Window, question: Question, future: Any) -> Tensor:
+        """The events that may be part of an answer (B, L). Of a very long history those whose gates have the steepest
+        slopes: to ask every one of thousands would take minutes. Without gates, the last ones."""
+        candidates = may_explain(window, question)
+        if future is not None or int(candidates.sum(1).amax()) <= _LONG:
+            return candidates
+        scores = torch.arange(candidates.shape[1], device=candidates.device).to(window.times).expand(candidates.shape)
+        if mtpp.has_gates:
+            every = Objective(mtpp, window, conditioning=question.conditioning)
+            scores = IntegratedGradient(per_round=candidates.shape[1]).rank(every, None)
+        return candidates & (places_of(scores, candidates) < _MOST_CANDIDATES)
 
     def _orders(self, objective: CertifiedObjective) -> Solver:
         """What orders the events. Gates know nothing of events that are always kept."""
@@ -301,7 +318,7 @@ class Certifier:
     ) -> Tensor:
         """`_MEASURED` of what is left, of what is distilled, of nothing and without the strongest: (6, B)."""
         history, chosen = window.history, search.distill_mask
-        fixed = history & ~may_explain(window, question)
+        fixed = history & ~search.candidates
         sets = torch.stack([history & ~chosen, chosen | fixed, fixed])
         window = window.to(mtpp.dtype)
         drops = _drops(mtpp, window, sets, question, future)
@@ -311,6 +328,11 @@ class Certifier:
             part = future and future.rows(odd)
             strongest[odd] = _drops(mtpp, window.rows(odd), left, question, part).total[0]
         return torch.cat([drops.total, drops.time[:1], drops.mark[:1], strongest[None]])
+
+
+def _answer(window: Window, search: _Search, columns: dict[str, list[Any]], curves: bool) -> Answer:
+    curve = search.curve if curves else None
+    return Answer(window.history, search.candidates, search.distill_mask, search.scores, curve, columns)
 
 
 def _drops(mtpp: MTPPModel, window: Window, keep: Tensor, question: Question, future: Any) -> DpplParts:

@@ -516,15 +516,14 @@ class EHDDistiller:
         config: Any = self.mtpp.config
         answer, number = answers[0], len(answers) if len(answers) > 1 else None
         agreement = torch.stack([each.explaining() for each in answers]).sum(0)  # (B, L)
-        spans, only = windows.spans, question.only if isinstance(question, OfKinds) else None
-        names = self._labels(question)
+        spans, names = windows.spans, self._labels(question)
         for row, name in enumerate(windows.names):
             where = slice(spans.first[row], spans.first[row] + spans.lengths[row])
             labels = [config.id2label[mark] for mark in spans.marks[where].tolist()]
             events = [Event(*event) for event in zip(range(len(labels)), windows.shown[where], labels, strict=True)]
             split, history = len(events) - int(spans.num_future[row]), answer.history[row]
             scores = answer.scores[row, history].tolist()
-            candidates = split if only is None else int(np.isin(spans.marks[where][:split], only).sum())
+            candidates = int(answer.candidates[row].sum())
             past = (event._replace(score=score) for event, score in zip(events[:split], scores, strict=True))
             yield Explanation(
                 history=tuple(past),

@@ -247,10 +247,12 @@ class Explanation:
             return "\nNo set of this size that was tried makes it less likely; this one comes closest."
         if self.status == "infeasible":
             return "\nNo set of events that was tried meets the target; this one comes closest."
+        tried = None if self.curve is None else len(self.curve) - 1
         if not self.certified or self.size is not None:
             return ""
         spared = ", and not one of them can be spared" if self.one_minimal else ""
-        return f"\nCertified: the future was scored again without these events{spared}."
+        few = "" if tried in (None, self._num_candidates) else f" Only the {tried} events of most weight were tried."
+        return f"\nCertified: the future was scored again without these events{spared}.{few}"
 
     def _agreement(self) -> str:
         """ "All 3 models name deploy at 3.2 h; 1 of 3 names ticket at 5 h.": how much depends on the model."""
