@@ -264,13 +264,14 @@ class Certifier:
         """The events that may be part of an answer (B, L). Of a very long history those whose gates have the steepest
         slopes: to ask every one of thousands would take minutes. Without gates, the last ones."""
         candidates = may_explain(window, question)
-        if future is not None or int(candidates.sum(1).amax()) <= _LONG:
+        is_long = candidates.sum(1, keepdim=True) > _LONG
+        if future is not None or not is_long.any():
             return candidates
         scores = torch.arange(candidates.shape[1], device=candidates.device).to(window.times).expand(candidates.shape)
         if mtpp.has_gates:
             every = Objective(mtpp, window, conditioning=question.conditioning)
             scores = IntegratedGradient(per_round=candidates.shape[1]).rank(every, None)
-        return candidates & (places_of(scores, candidates) < _MOST_CANDIDATES)
+        return candidates & ~(is_long & (places_of(scores, candidates) >= _MOST_CANDIDATES))
 
     def _orders(self, objective: CertifiedObjective) -> Solver:
         """What orders the events. Gates know nothing of events that are always kept."""
