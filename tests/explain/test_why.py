@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -56,7 +57,9 @@ def test_each_event_of_a_mark_is_explained(explainer):
     answers = explainer.explain(LOG, event="alert", each=True, history=5)
     places = [place for place, (_, mark) in enumerate(LOG) if mark == "alert" and place > 0]
     assert [answer.future[0].time for answer in answers] == [LOG[place][0] for place in places]
-    assert answers[-1] == explainer.explain([LOG], event="alert", history=5)[0]
+    (last,) = explainer.explain([LOG], event="alert", history=5)
+    assert answers[-1].curve == pytest.approx(last.curve, abs=1e-5)  # in single precision, another batch
+    assert replace(answers[-1], curve=None) == replace(last, curve=None)
 
 
 def test_of_the_future_one_kind_alone_may_be_asked_about(explainer):
@@ -204,8 +207,8 @@ def test_several_sequences_and_each_event_give_lists(explainer):
 def rows_of(traces):
     parts = []
     for name, trace in enumerate(traces):
-        frame = trace.to_frame().assign(seq_id=name)
-        none = pd.DataFrame({"event": range(len(trace)), "probability": trace.p_none, "seq_id": name})
+        frame = trace.to_frame().assign(seq_id=str(name))
+        none = pd.DataFrame({"event": range(len(trace)), "probability": trace.p_none, "seq_id": str(name)})
         parts += [frame, none]
     return pd.concat(parts).sort_values(["seq_id", "event", "cause"], na_position="last").reset_index(drop=True)
 
@@ -251,7 +254,7 @@ def test_why_is_answered_at_the_command_line(example, tmp_path):
     assert (tmp_path / "why.png").read_bytes()[:4] == b"\x89PNG"
     told = json.loads(run("why", "incidents", example, "--event", "2026-03-02 19:53:03", "--json").splitlines()[-1])
     assert told["event"]["mark"] == "page on-call"
-    assert "no kind of event" in run("why", "incidents", example, "--event", "zzz", code=2)
+    assert "'zzz' is neither a time nor a kind" in run("why", "incidents", example, "--event", "zzz", code=2)
     assert "--out must end in" in run("why", "incidents", example, "--out", tmp_path / "why.doc", code=2)
 
 

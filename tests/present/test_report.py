@@ -310,7 +310,7 @@ def test_the_data_of_a_window_is_what_the_explanation_holds():
 def test_shares_of_next_to_nothing_are_not_drawn_as_shares():
     data = window_data(made(dppl_empty=-0.001), NUMBERS, "", "")
     assert not data["isShare"] and data["curve"][-1] == -2.0
-    assert data["reached"] == 1500 and list_entry(data)["said"] == "2 of 7 events, over 300% explained"
+    assert data["reached"] == 1 and list_entry(data)["said"] == "2 of 7 events, 100% explained"
 
 
 def test_curves_survive_their_packing():

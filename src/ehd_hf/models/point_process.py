@@ -22,8 +22,6 @@ from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from .rebuild import pull_up
-
 # Windows of one deleted event each that `leave_one_out` holds at a time: they stay in the caches.
 _DELETIONS_AT_ONCE = 4096
 # Pairs of events that `MTPPModel.extend` encodes at a time: they bound its memory.
@@ -314,8 +312,8 @@ class MTPPModel(HubModel):
         shape = times.shape
         keep = ~torch.eye(shape[1], dtype=torch.bool, device=times.device).roll(1, 0)[:, :-1]  # (1 + L, L)
         times, marks, mask = (values.repeat_interleave(shape[1], dim=0) for values in (times, marks, mask))
-        values = self._last_log_intensity(*pull_up(times, marks, mask, keep.repeat(shape[0], 1)))
-        observed, total = (value.view(shape) for value in values)
+        mask &= F.pad(keep, (0, 1), value=True).repeat(shape[0], 1)  # what is deleted is padding
+        observed, total = (value.view(shape) for value in self._last_log_intensity(times, marks, mask))
         return observed, total
 
     def _last_log_intensity(self, times: Tensor, marks: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -209,8 +209,6 @@ def list_entry(one: Mapping[str, Any]) -> dict[str, Any]:
     """An explanation of `page_data` as the list of the report shows it."""
     size, total = len(one["distilled"]), len(one["times"]) - one["future"]
     share = "" if one["reached"] is None else f", {one['reached']:.0%} explained"
-    if (one["reached"] or 0) > _LARGEST_SHARE:
-        share = f", over {_LARGEST_SHARE:.0%} explained"
     tags = [{"text": STATUSES[kind], "caution": kind != "certified"} for kind in one["kinds"] if kind != "met"]
     if size and one["recent"]:
         tags.append({"text": "simply the last", "caution": True})
