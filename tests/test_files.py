@@ -13,16 +13,24 @@ import torch
 from safetensors.torch import save_file
 
 from ehd_hf.files import (
+    MANIFEST,
     CannotWrite,
+    Damaged,
     append_row,
+    check_manifest,
+    digest,
     folder_replaced_when_done,
     holds_nothing,
+    identity,
     locked,
     make_folder,
     put_files,
+    read_json,
     read_rows,
     remove_folder,
     replaced_when_done,
+    write_json,
+    write_manifest,
     write_text,
 )
 from helpers import largest_file
@@ -108,15 +116,15 @@ def test_a_folder_is_removed_with_what_is_left_of_an_earlier_removal(tmp_path):
     assert tree(tmp_path) == []
 
 
-def test_the_config_of_a_model_is_the_last_file_put_in_place(tmp_path, monkeypatch):
+def test_config_and_manifest_of_a_model_are_the_last_put_in_place(tmp_path, monkeypatch):
     for name in ("config.json", "model.safetensors", "README.md"):
         make_folder(tmp_path / "made")
         (tmp_path / "made" / name).write_text(name)
     order, replace = [], os.replace
     monkeypatch.setattr(os, "replace", lambda one, other: (order.append(other.name), replace(one, other)))
     put_files(tmp_path / "made", tmp_path / "model")
-    assert order == ["README.md", "model.safetensors", "config.json"]
-    assert tree(tmp_path / "model") == ["README.md", "config.json", "model.safetensors"]
+    assert order == ["README.md", "model.safetensors", "config.json", MANIFEST]
+    assert tree(tmp_path / "model") == ["README.md", MANIFEST, "config.json", "model.safetensors"]
 
 
 # --- one writer at a time
@@ -269,3 +277,87 @@ def test_an_error_of_what_is_being_computed_is_not_taken_for_the_disk_s(tmp_path
     with pytest.raises(FileNotFoundError, match="elsewhere"), replaced_when_done(tmp_path / "file.txt"):
         open(tmp_path / "elsewhere" / "events.csv")
     assert tree(tmp_path) == []
+
+
+# --- digests
+
+
+@pytest.fixture
+def listed(tmp_path):
+    """A folder of two files and their manifest."""
+    folder = tmp_path / "listed"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).write_text(f"{name} {name}")
+    write_manifest(folder)
+    return folder
+
+
+def test_a_manifest_is_what_sha256sum_reads(listed):
+    command = ["sha256sum", "--check", "--strict", MANIFEST]
+    subprocess.run(command, cwd=listed, check=True, capture_output=True)
+    assert check_manifest(listed) == ["config.json", "model.safetensors"]
+    assert check_manifest(listed, ["*.json", "reading.json"]) == ["config.json"]
+    (listed / MANIFEST).unlink()
+    assert check_manifest(listed) == []
+
+
+def _flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+DAMAGES = {
+    "flipped": _flip,
+    "cut short": lambda file: os.truncate(file, 5),
+    "emptied": lambda file: os.truncate(file, 0),
+    "deleted": os.unlink,
+    "a folder": lambda file: (os.unlink(file), file.mkdir()),
+    "a pipe": lambda file: (os.unlink(file), os.mkfifo(file)),
+    "a loop": lambda file: (os.unlink(file), file.symlink_to(file)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_file_that_differs_from_its_manifest_is_named(listed, damage):
+    damage(listed / "config.json")
+    with pytest.raises(Damaged, match="config.json.*(Copy it again.*remove SHA256SUMS|must be a file)"):
+        check_manifest(listed)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_manifest_is_named_or_says_nothing(listed, damage):
+    DAMAGES[damage](listed / MANIFEST)
+    if damage in ("emptied", "deleted", "a loop"):
+        assert check_manifest(listed) == []
+    else:
+        with pytest.raises(Damaged, match="SHA256SUMS"):
+            check_manifest(listed)
+
+
+def test_json_carries_its_digest(tmp_path):
+    value = {"a": [1.5, float("inf")], "b": {10: "x", 2: None}}
+    write_json(tmp_path / "v.json", value)
+    assert read_json(tmp_path / "v.json") == json.loads(json.dumps(value))
+    text = (tmp_path / "v.json").read_text()
+    for damaged in (text.replace("1.5", "1.6"), text[:-9], "", "[1]", "[" * 100_000):
+        (tmp_path / "v.json").write_text(damaged)
+        with pytest.raises(Damaged, match="v.json must be the JSON object that was saved.*Copy it again"):
+            read_json(tmp_path / "v.json")
+    (tmp_path / "v.json").write_text('{"of": "others"}')
+    assert read_json(tmp_path / "v.json") == {"of": "others"}
+
+
+def test_the_identity_of_a_file_is_all_of_it_and_read_once(tmp_path):
+    file = tmp_path / "big.csv"
+    file.write_bytes(b"x" * 2**18)
+    before = identity(file)
+    assert before[:2] == ["big.csv", 2**18] and before[3] == digest(file) == digest(b"x" * 2**18)
+    with open(file, "r+b") as opened:  # one byte in the middle, the size as it was
+        opened.seek(2**17)
+        opened.write(b"y")
+    os.utime(file, ns=(0, before[2] + 1))
+    assert identity(file, [before])[3] != before[3]
+    kept = [*identity(file)[:3], "kept"]
+    assert identity(file, [before, kept])[3] == "kept"

@@ -3,6 +3,9 @@
 It is written beside its place as `.<name>.partial`, synced to the disk, and then renamed. A process that is killed
 leaves the old or the new one, and perhaps a partial one that the next writer clears away. A writer holds a lock, which
 the kernel takes back when the process ends, however it ends.
+
+A folder's MANIFEST lists the digests of its files, as `sha256sum --check` reads it; a JSON file of ours carries its
+own. Where there is one, a file that differs from it is refused.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,7 @@ try:
 except ImportError:  # Windows: nothing keeps two runs apart there
     fcntl = None  # type: ignore[assignment]
 
+MANIFEST = "SHA256SUMS"
 _NO_SPACE, _NOT_ALLOWED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), (errno.EACCES, errno.EPERM, errno.EROFS)
 _IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY)
 _REFUSALS = {
@@ -48,6 +53,10 @@ class CannotWrite(OSError):
 
 class OneWriter(ValueError):
     """Another process writes to the place."""
+
+
+class Damaged(ValueError):
+    """A file is not what was saved."""
 
 
 @contextmanager
@@ -83,10 +92,13 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def put_files(source: str | Path, folder: str | os.PathLike[str]) -> None:
-    """Copy a model's files into a folder, each of them whole; with its config, the last one, it becomes a model."""
-    for file in sorted(Path(source).iterdir(), key=lambda file: (file.name == "config.json", file.name)):
+    """Copy a model's files into a folder, each of them whole; with its config it becomes a model. Last comes the
+    manifest of these files."""
+    files = sorted(Path(source).iterdir(), key=lambda file: (file.name == "config.json", file.name))
+    for file in (file for file in files if file.name != MANIFEST):
         with replaced_when_done(Path(folder) / file.name) as partial:
             shutil.copyfile(file, partial)
+    write_manifest(folder, [file.name for file in files])
 
 
 def make_folder(path: str | Path) -> None:
@@ -163,13 +175,96 @@ def append_row(path: str | Path, row: Mapping[str, Any], *, allow_nan: bool = Fa
             raise
 
 
+def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object that carries its own digest; `read_json` gives it back."""
+    value = json.loads(json.dumps(dict(value)))  # as it will be read
+    write_text(path, json.dumps({**value, "digest": _own_digest(value)}, indent=1))
+
+
+def read_json(path: str | Path, remedy: str = "Copy it again, or remove it.") -> dict[str, Any]:
+    """The JSON object in a file, which must fit the digest that it carries, if it does."""
+    try:
+        value = json.loads(_regular(path).read_bytes())
+        fits = isinstance(value, dict) and value.pop("digest", None) in (None, _own_digest(value))
+        reason = "it differs from the digest in it" if isinstance(value, dict) else f"it holds {value!r:.40}"
+    except (ValueError, RecursionError) as error:
+        fits, reason = False, f"{type(error).__name__}: {error}"
+    if not fits:
+        raise Damaged(f"{path} must be the JSON object that was saved; {reason}. {remedy}")
+    return value
+
+
+def _own_digest(value: Mapping[str, Any]) -> str:
+    return digest(json.dumps(dict(value), sort_keys=True).encode())[:16]
+
+
+def digest(content: bytes | str | Path) -> str:
+    """SHA-256 of bytes, or of a whole file: more than a gigabyte a second."""
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    with open(_regular(content), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def identity(path: str | Path, before: Iterable[Sequence[Any]] = ()) -> list[Any]:
+    """Name, size, time of change (ns) and digest of a file, as JSON holds them; the digest of an earlier identity
+    where all else is the same, so that it need not be read again. Two files are the same if size and digest are."""
+    path = _regular(path)
+    is_now = [path.name, (state := path.stat()).st_size, state.st_mtime_ns]
+    return [*is_now, next((old[3] for old in before if [*old[:3]] == is_now), None) or digest(path)]
+
+
+def manifest(contents: Mapping[str, bytes | Path]) -> str:
+    """What a manifest says of files, by name."""
+    return "".join(f"{digest(content)}  {name}\n" for name, content in sorted(contents.items()))
+
+
+def write_manifest(folder: str | os.PathLike[str], names: Iterable[str] | None = None) -> None:
+    """List the digests of these files of a folder; by default of all but those whose names begin with a dot."""
+    folder = Path(folder)
+    listed = [file.name for file in folder.iterdir() if file.is_file()] if names is None else names
+    kept = {name: folder / name for name in listed if name != MANIFEST and name[0] != "."}
+    write_text(folder / MANIFEST, manifest(kept))
+
+
+def check_manifest(
+    folder: str | Path, names: Sequence[str] | None = None, remedy: str = "Copy it again, or train anew"
+) -> list[str]:
+    """Refuse a folder in which a file differs from the folder's manifest or is missing, of all that are listed or of
+    `names`, patterns. The names that were checked: none in a folder without a manifest."""
+    folder, checked = Path(folder), list[str]()
+    if not (listing := folder / MANIFEST).exists():
+        return []
+    lines = _regular(listing).read_text("utf-8", "replace").splitlines()
+    for match, line in ((re.fullmatch("([0-9a-f]{64}) [ *](.+)", line), line) for line in lines):
+        if match is None or "/" in match[2]:
+            raise Damaged(f"{listing} must list a digest and a name in each line; got {line!r:.80}. {remedy}.")
+        name = match[2]
+        if name == MANIFEST or not (names is None or any(fnmatchcase(name, pattern) for pattern in names)):
+            continue
+        if not (file := folder / name).exists() or digest(file) != match[1]:
+            wrong = "differs from its digest" if file.exists() else "is missing, and listed"
+            fix = f"{remedy}. If it was changed on purpose, or another program saved the model: remove {MANIFEST}."
+            raise Damaged(f"{name} of {folder} is not the file that was saved: it {wrong} in {MANIFEST}. {fix}")
+        checked.append(name)
+    return checked
+
+
+def _regular(path: str | Path) -> Path:
+    """A path that can be read to its end: no pipe or device, which may never end, and no loop of links."""
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise Damaged(f"{path} must be a file; got a folder, a pipe or a device. Choose a file.")
+    return path
+
+
 def checkpoint_stamp(folder: str | Path) -> dict[str, Any]:
     """What a row says of a checkpoint: a digest of its weights, and the seed of its training if that is on record."""
     weights, training = Path(folder) / "model.safetensors", Path(folder) / "training.json"
     if not weights.is_file() or not (Path(folder) / "config.json").is_file():
         raise ValueError(f"a model is a folder with config.json and model.safetensors; got {folder}. Train one first.")
-    seed = json.loads(training.read_text()).get("args", {}).get("seed") if training.is_file() else None
-    return {"checkpoint": hashlib.sha256(weights.read_bytes()).hexdigest()[:12], "seed": seed}
+    seed = read_json(training).get("args", {}).get("seed") if training.is_file() else None
+    return {"checkpoint": digest(weights)[:12], "seed": seed}
 
 
 def _beside(path: Path, state: str = "partial") -> Path:
