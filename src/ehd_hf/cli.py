@@ -19,7 +19,8 @@ import sys
 import time as time_module
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from inspect import Signature, signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -72,8 +73,23 @@ TIME_FORMAT = _option(f"How times are written: {_FORMAT}", "FORMAT")
 MAX_MARKS: Any = typer.Option(100, metavar="N", help="Kinds of events to tell apart at most.")
 MAX_EVENTS: Any = typer.Option(10_000_000, min=1, metavar="N", help=_AT_MOST)
 THREADS: Any = typer.Option(0, min=0, metavar="N", help="CPU threads; 0: all, or what OMP_NUM_THREADS says.")
+
+
+def _event(asked: str) -> Any:
+    """Which event: an index, a time as a number, or what is left to `find_events`: a mark, a timestamp."""
+    for number in (int, float):
+        with suppress(ValueError):
+            return number(asked)
+    return asked
+
+
+def _history(asked: str) -> Any:
+    """How many events to look at: a number, or "all" (or 0). Other words `explain` refuses."""
+    return int(asked) or "all" if asked.isdecimal() else asked
+
+
 FUTURE = _option("How many last events to explain; by default as trained.", "N")
-HISTORY = _option("How many events before them to look at, or all; by default as trained.", "N|all")
+HISTORY = _option("How many events before them to look at, or all; by default as trained.", "N|all", parser=_history)
 AS_JSON = _flag("Print JSON, for programs.", "--json")
 
 
@@ -88,15 +104,22 @@ def _leave() -> None:
 
 
 def _command(*examples: str, name: str | None = None, group: typer.Typer = app) -> Callable[..., Any]:
-    """A command whose help ends with examples, whose outcome is the exit code, and whose failures are a sentence."""
+    """A command whose help ends with examples, whose outcome is the exit code, and whose failures are a sentence. A
+    parameter that is a dataclass stands for its fields, which are options too."""
 
     def register(command: Callable[..., int]) -> Callable[..., None]:
+        own = signature(command, eval_str=True).parameters.values()
+        groups: dict[str, Any] = {one.name: one.annotation for one in own if is_dataclass(one.annotation)}
+        parts = [signature(group, eval_str=True).parameters.values() for group in groups.values()]
+
         @functools.wraps(command)
-        def run(*args: Any, **options: Any) -> None:
+        def run(**options: Any) -> None:
             try:
                 for place in filter(None, map(options.get, PLACES)):
                     _check_place(place)
-                code = command(*args, **options)
+                for name, group in groups.items():
+                    options[name] = group(**{field.name: options.pop(field.name) for field in fields(group)})
+                code = command(**options)
             except KeyboardInterrupt:
                 _say("interrupted; nothing was written.", stderr=True)
                 code = INTERRUPTED
@@ -104,6 +127,8 @@ def _command(*examples: str, name: str | None = None, group: typer.Typer = app) 
                 code = _explain_failure(error)
             raise typer.Exit(code)
 
+        flat = itertools.chain((one for one in own if one.name not in groups), *parts)
+        run.__signature__ = Signature([*flat])  # type: ignore[attr-defined]
         return group.command(name, epilog="\n".join(["\b\nExample:", *(f"  ehd-hf {line}" for line in examples)]))(run)
 
     return register
@@ -188,6 +213,44 @@ def _print_json(value: Any) -> None:
     typer.echo(json_module.dumps(value, default=str))
 
 
+# --- what is written
+
+
+def _write_table(frame: Any, out: Path) -> None:
+    from .files import replaced_when_done
+
+    with replaced_when_done(out) as partial:
+        frame.to_csv(partial, index=False)
+
+
+def _write_picture(answer: Any, out: Path) -> None:
+    from .present.picture import save_figure
+
+    save_figure(answer.plot(), out)
+
+
+def _write(answer: Any, out: Path) -> None:
+    """Write an answer as what the name of the file ends in says."""
+    from .files import write_text
+
+    match out.suffix:
+        case ".csv":
+            _write_table(answer.to_frame(), out)
+        case ".html":
+            write_text(out, answer.to_html())
+        case ".json":
+            answer.to_perfetto(out)
+        case ".dot":
+            write_text(out, answer.to_graphviz())
+        case _:
+            _write_picture(answer, out)
+
+
+def _check_ending(out: Path | None, *endings: str) -> None:
+    if out is not None and out.suffix not in endings:
+        raise ValueError(f"--out must end in {', '.join(endings)} here; got {out.name!r}.")
+
+
 # --- a model and the events it explains
 
 
@@ -216,15 +279,64 @@ def _open_model(model: str, threads: int = 0) -> EHDDistiller:
     return EHDDistiller.from_pretrained(model)
 
 
-def _open_both(model: str, events: Path, threads: int, **columns: Any) -> tuple[EHDDistiller, Read]:
-    """The explainer and the events, read the way the explainer's training events were."""
-    from .data.tables import column_names, is_split_folder
+@dataclass(frozen=True)
+class Table:
+    """What is said of a table of events that no model has read yet."""
 
-    is_split_folder(events) or column_names(events)  # what cannot be read is refused before a model is opened
-    explainer = _open_model(model, threads)
-    read = explainer.read(events, **columns)
-    _show_notes(read.notes, stderr=True)
-    return explainer, read
+    events: Path = EVENTS
+    time: str | None = TIME
+    mark: str | None = MARK
+    sequence: str | None = SEQUENCE
+    time_format: str | None = TIME_FORMAT
+    max_marks: int = MAX_MARKS
+    max_events: int = MAX_EVENTS
+
+    def read(self, **more: Any) -> Read:
+        from .data.reading import read_events
+
+        asked = vars(self) | more
+        return read_events(asked.pop("events"), **asked)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What every question about a table of events says."""
+
+    model: str = MODEL
+    events: Path = EVENTS
+    time: str | None = TIME
+    mark: str | None = MARK
+    sequence_column: str | None = SEQUENCE
+    time_format: str | None = TIME_FORMAT
+    threads: int = THREADS
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        named = {"time": self.time, "mark": self.mark, "sequence": self.sequence_column}
+        return named | {"time_format": self.time_format}
+
+    def open(self, **limits: Any) -> tuple[EHDDistiller, Read]:
+        """The explainer and the events, read the way the explainer's training events were."""
+        from .data.tables import column_names, is_split_folder
+
+        is_split_folder(self.events) or column_names(self.events)  # refused before a model is opened
+        explainer = _open_model(self.model, self.threads)
+        read = explainer.read(self.events, **self.columns, **limits)
+        _show_notes(read.notes, stderr=True)
+        return explainer, read
+
+    def open_one(self, sequence: str | None) -> tuple[EHDDistiller, EventSequences]:
+        """The explainer and one of the sequences."""
+        from .data.sequences import find_sequence
+
+        explainer, read = self.open()
+        names = read.events.seq_ids
+        if sequence is None and len(names) > 1:
+            shown = ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
+            raise ValueError(
+                f"which of {len(names):,} sequences? Name one with --sequence ({shown}), or ask for --all."
+            )
+        return explainer, read.events.select([0 if sequence is None else find_sequence(read.events, sequence)])
 
 
 # --- commands
@@ -288,21 +400,15 @@ def demo(
     "train events.csv --out model/ --minutes 10 --finish",
 )
 def train(
-    events: Path = EVENTS,
+    table: Table,
     out: Path = typer.Option(help="Folder of the model."),
-    time: str | None = TIME,
-    mark: str | None = MARK,
-    sequence: str | None = SEQUENCE,
     minutes: float | None = _option("Take so long, by the clock, all in all; more of them go on from there.", "N"),
     finish: bool = _flag("Train no further: judge and keep the best model so far.", "--finish"),
     yes: bool = _flag("Start without asking.", "--yes", "-y"),
     dry_run: bool = _flag("Show the plan and stop.", "--dry-run"),
     history: int | None = _option("Past events of a window.", "N"),
     future: int | None = _option("Events that are explained at once.", "N"),
-    time_format: str | None = TIME_FORMAT,
     time_unit: str | None = _option("ms, s, min, h or D; for plain numbers, what they count.", "UNIT"),
-    max_marks: int = MAX_MARKS,
-    max_events: int = MAX_EVENTS,
     seed: int = typer.Option(0, min=0, help="Of the split and of all that is drawn."),
     backbone: str = _option("auto: hawkes and lognormmix; or fullynn, attention; or several: a,b.", "KIND", "auto"),
     keep_all: bool = _flag("Of several backbones keep all, in the folder backbones.", "--keep-all"),
@@ -326,7 +432,7 @@ def train(
     if minutes is not None and not 0 < minutes < math.inf:
         raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
     from .data.inspection import inspect_events
-    from .data.reading import Reading, read_events
+    from .data.reading import Reading
     from .files import OneWriter, read_rows
     from .training import recipe as fitting
 
@@ -341,10 +447,9 @@ def train(
     if config is not None:
         earlier = fitting.Run.load(config)
         plan, reading = earlier.plan, Reading.from_dict(earlier.reading)
+    events = table.events
     _say(f"Reading {events} ...", stderr=True)
-    given: dict[str, Any] = {"time": time, "mark": mark, "sequence": sequence, "time_format": time_format}
-    given |= {"time_unit": time_unit, "max_marks": max_marks, "max_events": max_events}
-    read = read_events(events, **given, reading=reading)
+    read = table.read(time_unit=time_unit, reading=reading)
     findings = inspect_events(read.events)
     threads = _set_threads(threads)
     _say("Planning ...", stderr=True)
@@ -435,8 +540,7 @@ def _judge(rows: list[dict[str, Any]], json: bool, **about: Any) -> Verdict:
     "explain model/ events.parquet --all --windows --out answers/",
 )
 def explain(
-    model: str = MODEL,
-    events: Path = EVENTS,
+    asked: Asked,
     sequence: str | None = _option("Which sequence to explain.", "ID"),
     all_sequences: bool = _flag("Explain the end of every sequence.", "--all"),
     out: Path | None = _option("For --all: a file (.parquet, .jsonl, .csv), or a folder for data larger than memory."),
@@ -445,22 +549,19 @@ def explain(
     split: str | None = _option("EVENTS is a data set, local or of the Hub: its split."),
     pair: str | None = _option("And its windows of K future and L past events.", "K-L"),
     future: int | None = FUTURE,
-    history: str | None = HISTORY,
+    history: Any = HISTORY,
     share: float | None = _option("Ask for events that carry this share of what the past explains, 0 to 1."),
     epsilon: float | None = _option("Ask for events without which the last ones are this much as likely, 0 to 1."),
     size: int | None = _option("Ask for so many events.", "N"),
     delta: float | None = _option("Ask besides: from them alone, at most so many nats worse."),
     refine: str | None = _option("none, prefix or prune: how hard to look for fewer.", "HOW"),
-    event: str | None = _option("Explain this event alone: an index (-1: the last), a time or a mark.", "EVENT"),
+    event: Any = _option(
+        "Explain this event alone: an index (-1: the last), a time or a mark.", "EVENT", parser=_event
+    ),
     kind: str | None = _option("Of the last events explain those of one mark only.", "MARK"),
     only: str | None = _option("Marks that may explain, with commas between; all others are kept.", "MARK,MARK"),
     figure: Path | None = _option("Also draw it, to a PNG, SVG or PDF file.", "FILE"),
     table: Path | None = _option("Also write every event with its role, as CSV.", "FILE"),
-    time: str | None = TIME,
-    mark: str | None = MARK,
-    sequence_column: str | None = SEQUENCE,
-    time_format: str | None = TIME_FORMAT,
-    threads: int = THREADS,
     json: bool = AS_JSON,
 ) -> int:
     """Which past events explain the last ones?
@@ -480,32 +581,26 @@ def explain(
         raise ValueError(f"--out must end in {', '.join(EXPLANATION_FILES)}, or be a folder; got {out.name!r}.")
     if (windows or scores) and out is None:
         raise ValueError("--windows and --scores need a place to write to. Name one, such as --out answers.")
-    if split is not None and not is_split_folder(events) and (out is None or out.suffix):
+    if split is not None and not is_split_folder(asked.events) and (out is None or out.suffix):
         raise ValueError("--split takes windows of a data set, whose answers go to a folder. Name one with --out.")
     if (figure or table) and all_sequences:
         raise ValueError("--figure and --table show one sequence; got --all. Name one with --sequence.")
     question: dict[str, Any] = {"epsilon": epsilon, "share": share, "size": size, "delta": delta, "refine": refine}
-    question |= {"future": future, "history": _history(history), "kind": kind}
+    question |= {"future": future, "history": history, "kind": kind}
     question |= {"only": None if only is None else [name.strip() for name in only.split(",")]}
     if event is not None and all_sequences:
         raise ValueError("--event asks about one event of one sequence; got --all. Name one with --sequence.")
-    columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
     if all_sequences:
-        source = _windows_of(events, pair, split)
-        explainer = _open_model(model, threads)
-        return _explain_many(explainer, source, out, json, windows=windows, scores=scores, columns=columns, **question)
-    explainer, read = _open_both(model, events, threads, **columns)
-    chosen = read.events.select([_position(read.events, sequence)])
-    answer: Any = explainer.explain(chosen, **question, event=_event(event), intensities=figure is not None)
+        source = _windows_of(asked.events, pair, split)
+        explainer = _open_model(asked.model, asked.threads)
+        options: dict[str, Any] = {"windows": windows, "scores": scores, "columns": asked.columns}
+        return _explain_many(explainer, source, out, json, **options, **question)
+    explainer, chosen = asked.open_one(sequence)
+    answer: Any = explainer.explain(chosen, **question, event=event, intensities=figure is not None)
     if figure is not None:
-        from .present.picture import save_figure
-
-        save_figure(answer.plot(), figure)
+        _write_picture(answer, figure)
     if table is not None:
-        from .files import replaced_when_done
-
-        with replaced_when_done(table) as partial:
-            answer.to_frame().to_csv(partial, index=False)
+        _write_table(answer.to_frame(), table)
     if json:
         _print_json(answer.to_dict())
     else:
@@ -529,29 +624,6 @@ def _windows_of(events: Path, pair: str | None, split: str | None) -> Any:
     import datasets
 
     return datasets.load_dataset(str(events), pair, split=split)
-
-
-def _event(asked: str | None) -> Any:
-    """Which event: an index, a time as a number, or what is left to `find_events`: a mark, a timestamp."""
-    for number in (int, float):
-        with suppress(TypeError, ValueError):
-            return number(asked)  # type: ignore[arg-type]
-    return asked
-
-
-def _history(asked: str | None) -> int | str | None:
-    """How many events to look at: a number, "all" (or 0), or None: as trained. Other words `explain` refuses."""
-    return int(asked) or "all" if asked is not None and asked.isdecimal() else asked
-
-
-def _position(events: EventSequences, name: str | None) -> int:
-    """Which sequence is asked for."""
-    from .data.sequences import find_sequence
-
-    if name is None and len(events) > 1:
-        shown = ", ".join(map(str, events.seq_ids[:5])) + (", ..." if len(events) > 5 else "")
-        raise ValueError(f"which of {len(events):,} sequences? Name one with --sequence ({shown}), or ask for --all.")
-    return 0 if name is None else find_sequence(events, name)
 
 
 def _show_explanation(answer: Explanation) -> None:
@@ -615,32 +687,24 @@ def _show_answers(file: Path, json: bool) -> None:
     "why model/ events.csv --sequence 42 --event -1 --out why.html",
 )
 def why(
-    model: str = MODEL,
-    events: Path = EVENTS,
+    asked: Asked,
     sequence: str | None = _option("In which sequence.", "ID"),
-    event: str = _option("An index (-1: the last), a time, or a mark, whose last event is meant.", "EVENT", "-1"),
+    event: Any = _option(
+        "An index (-1: the last), a time, or a mark, whose last event is meant.", "EVENT", "-1", parser=_event
+    ),
     out: Path | None = _option("Also write a page (.html), a picture (.png, .svg, .pdf) or a table (.csv).", "FILE"),
-    history: str | None = HISTORY,
-    time: str | None = TIME,
-    mark: str | None = MARK,
-    sequence_column: str | None = SEQUENCE,
-    time_format: str | None = TIME_FORMAT,
-    threads: int = THREADS,
+    history: Any = HISTORY,
     json: bool = AS_JSON,
 ) -> int:
     """Why did this one event happen?
 
     The probability of each event before it to be the cause, and of none of them.
     """
-    kinds = (".html", ".csv", ".png", ".svg", ".pdf")
-    if out is not None and out.suffix not in kinds:
-        raise ValueError(f"--out must end in {', '.join(kinds)}; got {out.name!r}.")
-    columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
-    explainer, read = _open_both(model, events, threads, **columns)
-    chosen = read.events.select([_position(read.events, sequence)])
-    answer: Any = explainer.why(chosen, event=_event(event), history=_history(history))
+    _check_ending(out, ".html", ".csv", ".png", ".svg", ".pdf")
+    explainer, chosen = asked.open_one(sequence)
+    answer: Any = explainer.why(chosen, event=event, history=history)
     if out is not None:
-        _write_why(answer, out)
+        _write(answer, out)
     if json:
         _print_json(answer.to_dict())
         return DONE
@@ -652,40 +716,20 @@ def why(
     return DONE
 
 
-def _write_why(answer: Any, out: Path) -> None:
-    from .files import replaced_when_done, write_text
-
-    if out.suffix == ".html":
-        write_text(out, answer.to_html())
-    elif out.suffix == ".csv":
-        with replaced_when_done(out) as partial:
-            answer.to_frame().to_csv(partial, index=False)
-    else:
-        from .present.picture import save_figure
-
-        save_figure(answer.plot(), out)
-
-
 @_command("what-if model/ events.csv --sequence 42 --without deploy --horizon 1h", name="what-if")
 def what_if(
-    model: str = MODEL,
-    events: Path = EVENTS,
-    horizon: str = typer.Option(
-        metavar="LENGTH", help="How far to look: such as 90min, or a number of the model's unit."
+    asked: Asked,
+    horizon: Any = _option(
+        "How far to look: such as 90min, or a number of the model's unit.", "LENGTH", ..., parser=_event
     ),
     sequence: str | None = _option("After which sequence.", "ID"),
-    without: list[str] | None = _option(
-        "Event to take out: an index, a time, or a mark for all. Repeatable.", "EVENT"
+    without: list[Any] | None = _option(
+        "Event to take out: an index, a time, or a mark for all. Repeatable.", "EVENT", parser=_event
     ),
     adding: list[str] | None = _option("Event to put in: its time, a comma, its mark. Repeatable.", "TIME,MARK"),
     samples: int = typer.Option(1000, min=1, metavar="N", help="Futures to simulate of each world."),
-    history: str | None = HISTORY,
+    history: Any = HISTORY,
     seed: int = typer.Option(0, min=0, help="Of the simulation."),
-    time: str | None = TIME,
-    mark: str | None = MARK,
-    sequence_column: str | None = SEQUENCE,
-    time_format: str | None = TIME_FORMAT,
-    threads: int = THREADS,
     json: bool = AS_JSON,
 ) -> int:
     """What would follow if these events had not happened?
@@ -696,12 +740,10 @@ def what_if(
     pairs = [tuple(text.split(",", 1)) for text in adding or ()]
     if bad := [text for text, pair in zip(adding or (), pairs, strict=True) if len(pair) < 2]:
         raise ValueError(f"--adding is a time, a comma and a mark; got {bad[0]!r}. Try --adding '3.5,deploy'.")
-    columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
-    explainer, read = _open_both(model, events, threads, **columns)
-    chosen = read.events.select([_position(read.events, sequence)])
-    asked: dict[str, Any] = {"without": [_event(one) for one in without or ()], "num_samples": samples, "seed": seed}
-    asked |= {"adding": [(_event(when), what.strip()) for when, what in pairs], "history": _history(history)}
-    answer = explainer.what_if(chosen, horizon=_event(horizon), **asked)
+    explainer, chosen = asked.open_one(sequence)
+    options: dict[str, Any] = {"without": without or (), "num_samples": samples, "history": history, "seed": seed}
+    options["adding"] = [(_event(when), what.strip()) for when, what in pairs]
+    answer = explainer.what_if(chosen, horizon=horizon, **options)
     if json:
         _print_json(answer.to_dict())
         return DONE
@@ -715,17 +757,11 @@ def what_if(
 
 @_command("trace model/ events.csv --out causes.parquet", "trace model/ events.csv --sequence 42 --out trace.json")
 def trace(
-    model: str = MODEL,
-    events: Path = EVENTS,
+    asked: Asked,
     out: Path = typer.Option(help="File or folder of causes; of one sequence also .json (Perfetto) or .dot."),
     sequence: str | None = _option("One sequence; by default all.", "ID"),
     at_least: float = typer.Option(0.01, min=0, max=1, help="Leave out causes less probable than that."),
-    history: str | None = HISTORY,
-    time: str | None = TIME,
-    mark: str | None = MARK,
-    sequence_column: str | None = SEQUENCE,
-    time_format: str | None = TIME_FORMAT,
-    threads: int = THREADS,
+    history: Any = HISTORY,
     json: bool = AS_JSON,
 ) -> int:
     """Which event caused which, in a whole log?
@@ -734,12 +770,11 @@ def trace(
     their position in the sequence), probability, lag. Or a picture of one
     sequence, for ui.perfetto.dev or Graphviz.
     """
-    columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
     if out.suffix in (".json", ".dot") or sequence is not None:
-        explainer, read = _open_both(model, events, threads, **columns)
-        chosen = read.events.select([_position(read.events, sequence)])
-        found: Any = explainer.trace(chosen, history=_history(history), at_least=at_least)
-        _write_trace(found, out)
+        _check_ending(out, ".csv", ".json", ".dot")
+        explainer, chosen = asked.open_one(sequence)
+        found: Any = explainer.trace(chosen, history=history, at_least=at_least)
+        _write(found, out)
         if json:
             _print_json(found.to_frame().to_dict("records"))
         else:
@@ -747,9 +782,8 @@ def trace(
         return DONE
     from .explain.many import trace_many
 
-    explainer = _open_model(model, threads)
-    asked: dict[str, Any] = {"history": _history(history), "at_least": at_least, "columns": columns}
-    done = trace_many(explainer, events, out, **asked)
+    explainer = _open_model(asked.model, asked.threads)
+    done = trace_many(explainer, asked.events, out, history=history, at_least=at_least, columns=asked.columns)
     _show_notes(done.notes, stderr=True)
     if json:
         _print_json({**vars(done), "out": str(out)})
@@ -758,30 +792,10 @@ def trace(
     return DONE
 
 
-def _write_trace(found: Any, out: Path) -> None:
-    from .files import replaced_when_done, write_text
-
-    if out.suffix == ".json":
-        found.to_perfetto(out)
-    elif out.suffix == ".dot":
-        write_text(out, found.to_graphviz())
-    elif out.suffix == ".csv":
-        with replaced_when_done(out) as partial:
-            found.to_frame().to_csv(partial, index=False)
-    else:
-        raise ValueError(f"--out for one sequence must end in .csv, .json or .dot; got {out.name!r}.")
-
-
 @_command("evaluate model/ events.csv")
 def evaluate(
-    model: str = MODEL,
-    events: Path = EVENTS,
-    time: str | None = TIME,
-    mark: str | None = MARK,
-    sequence_column: str | None = SEQUENCE,
-    time_format: str | None = TIME_FORMAT,
+    asked: Asked,
     max_events: int = MAX_EVENTS,
-    threads: int = THREADS,
     json: bool = AS_JSON,
 ) -> int:
     """How good is a model on a table of events?
@@ -790,17 +804,16 @@ def evaluate(
     other file all are, and the trivial models beside it are fitted to these very
     events, which flatters them. Exit code 1: the best of them is as good.
     """
-    columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
-    explainer, read = _open_both(model, events, threads, **columns, max_events=max_events)
+    explainer, read = asked.open(max_events=max_events)
     from .training import recipe as fitting
 
-    parts = fitting.unseen_part(Path(model), read.events, read.splits)
+    parts = fitting.unseen_part(Path(asked.model), read.events, read.splits)
     if read.splits is not None:
         _say("note: the sequences of its test file are taken.", stderr=True)
     elif parts is not None:
         _say("note: it was trained on this file; the sequences it has not seen are taken.", stderr=True)
     split = "all" if parts is None else "test"
-    rows = fitting.score_model(explainer.model, parts or {"test": read.events}, data=events.name, split=split)
+    rows = fitting.score_model(explainer.model, parts or {"test": read.events}, data=asked.events.name, split=split)
     verdict = _judge(rows, json, split=split)
     if not json:
         _say(verdict.sentence if verdict.good else f"{verdict.sentence} {verdict.advice}")
@@ -832,22 +845,14 @@ def models(json: bool = AS_JSON) -> int:
 
 @_command("data inspect events.csv --time ts --mark type --sequence user", group=data)
 def inspect(
-    events: Path = EVENTS,
-    time: str | None = TIME,
-    mark: str | None = MARK,
-    sequence: str | None = SEQUENCE,
-    time_format: str | None = TIME_FORMAT,
-    max_marks: int = MAX_MARKS,
-    max_events: int = MAX_EVENTS,
+    table: Table,
     json: bool = AS_JSON,
 ) -> int:
     """Look at a table, and at what may go wrong with it."""
     from .data.inspection import describe_events, inspect_events
-    from .data.reading import read_events
     from .data.splits import split_events
 
-    asked: dict[str, Any] = {"time": time, "mark": mark, "sequence": sequence, "time_format": time_format}
-    read = read_events(events, **asked, max_marks=max_marks, max_events=max_events)
+    read = table.read()
     findings, problem = inspect_events(read.events), None
     try:
         split_events(read.events, sum(findings.figures["window"].values()), given=read.splits)
@@ -858,7 +863,7 @@ def inspect(
         told = {"notes": read.notes, "warnings": findings.warnings, "trainable": problem is None, "problem": problem}
         _print_json({**findings.figures, "columns": columns, "time_format": read.reading.time_format, **told})
         return DONE if problem is None else ANSWER_IS_NO
-    _show(describe_events(findings, read.reading), title=str(events))
+    _show(describe_events(findings, read.reading), title=str(table.events))
     counts = list(findings.figures["mark_counts"].items())
     rows = [(name, f"{count:,}", f"{count / read.events.num_events:.1%}") for name, count in counts[:ROWS_SHOWN]]
     more = [(f"{len(counts) - ROWS_SHOWN} more", "", "")] if len(counts) > ROWS_SHOWN else []
@@ -868,9 +873,9 @@ def inspect(
     if problem is not None:
         _say(f"It cannot be trained on: {problem}")
         return ANSWER_IS_NO
-    again = {**columns, "time-format": time_format}
+    again = {**columns, "time-format": table.time_format}
     named = [word for role, name in again.items() if name is not None for word in (f"--{role}", name)]
-    _say(f"It can be trained on: {shlex.join(['ehd-hf', 'train', str(events), *named, '--out', 'model/'])}")
+    _say(f"It can be trained on: {shlex.join(['ehd-hf', 'train', str(table.events), *named, '--out', 'model/'])}")
     return DONE
 
 
@@ -886,11 +891,8 @@ def example(
     if out.exists():
         raise ValueError(f"{out} exists and is left as it is. Choose another name.")
     from .data.synthetic import example_log
-    from .files import replaced_when_done
 
-    frame = example_log(sequences, seed)
-    with replaced_when_done(out) as partial:
-        frame.to_csv(partial, index=False)
+    _write_table(frame := example_log(sequences, seed), out)
     _say(f"{len(frame):,} events of {frame['service'].nunique()} services are in {out}.")
     _say(f"Next: ehd-hf train {out} --time ts --mark type --sequence service --out model/")
     return DONE
@@ -929,19 +931,13 @@ def write_windows(
 
 @_command("report model/ events.csv --out report.html")
 def report(
-    model: str = MODEL,
-    events: Path = EVENTS,
+    asked: Asked,
     out: Path = typer.Option(Path("report.html"), help="HTML file to write."),
     title: str | None = _option("Title of the report."),
     max_explanations: int = typer.Option(200, min=1, metavar="N", help="Explanations in it at most."),
     future: int | None = FUTURE,
-    history: str | None = HISTORY,
-    time: str | None = TIME,
-    mark: str | None = MARK,
-    sequence_column: str | None = SEQUENCE,
-    time_format: str | None = TIME_FORMAT,
+    history: Any = HISTORY,
     max_events: int = MAX_EVENTS,
-    threads: int = THREADS,
 ) -> int:
     """Write a report that anyone can open.
 
@@ -950,14 +946,13 @@ def report(
     """
     if out.is_dir():
         raise ValueError(f"a report is one HTML file; {out} is a folder. Pass --out {out / 'report.html'}.")
-    columns = {"time": time, "mark": mark, "sequence": sequence_column, "time_format": time_format}
-    explainer, read = _open_both(model, events, threads, **columns, max_events=max_events)
+    explainer, read = asked.open(max_events=max_events)
     from .present.report import write_report
     from .training.recipe import unseen_part
 
-    asked: dict[str, Any] = {"future": future, "history": _history(history), "max_explanations": max_explanations}
-    asked |= unseen_part(Path(model), read.events, read.splits) or {}
-    written = write_report(explainer, read.events, out, title=title or events.name, **asked)
+    options: dict[str, Any] = {"future": future, "history": history, "max_explanations": max_explanations}
+    options |= unseen_part(Path(asked.model), read.events, read.splits) or {}
+    written = write_report(explainer, read.events, out, title=title or asked.events.name, **options)
     _say(f"Open {written} in a browser.")
     return DONE
 
