@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from .training.recipe import Verdict
 
 DONE, ANSWER_IS_NO, BAD_INPUT, SYSTEM_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
-CHECKPOINTS = Path(__file__).parent / "checkpoints"
 EVENTS_SHOWN, ROWS_SHOWN, MOST_CAUSES = 30, 20, 8
 PLACES = ("out", "figure", "table")  # parameters that name what a command writes
 # What the package calls by its role, and the option that names it.
@@ -376,14 +375,11 @@ def demo(
     json: bool = AS_JSON,
 ) -> int:
     """Explain bundled events and write a report."""
-    examples = sorted(path.parent.name for path in CHECKPOINTS.glob("*/example.csv"))
-    if model not in examples:
-        raise ValueError(f"models that have example events are {', '.join(examples)}; got {model!r}.")
-    explainer = _open_model(model)
     from .explain.explainer import load_example
     from .present.report import write_report
 
     events = load_example(model)
+    explainer = _open_model(model)
     answer: Any = explainer.explain(events)
     written = write_report(explainer, events, out, title=f"Demo: {model}", max_explanations=1)
     if json:
@@ -823,6 +819,8 @@ def evaluate(
 @_command("models")
 def models(json: bool = AS_JSON) -> int:
     """The models that come with the package."""
+    from .hub.fetch import CHECKPOINTS
+
     rows = []
     for file in sorted(CHECKPOINTS.glob("*/config.json")):
         config = json_module.loads(file.read_text(encoding="utf-8"))
