@@ -350,7 +350,7 @@ def test_by_default_backbones_are_compared_and_the_best_is_kept(events, tmp_path
     assert "windows" in run("explain", out / "backbones" / other, events, "--all", "--share", 0.5).stdout
     alone = CliRunner().invoke(app, [*map(str, command[:-2]), str(tmp_path / "n"), "--yes", "--json"])
     assert json.loads(alone.stdout)["compared"] == compared
-    assert tree(tmp_path / "n" / "training")[:2] == ["distiller", "distiller/config.json"]
+    assert (tmp_path / "n" / "training" / "distiller" / "config.json").is_file()
     assert not (tmp_path / "n" / "training" / f"point_process-{other}").exists()
     assert (tmp_path / "n" / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
 

@@ -21,7 +21,7 @@ def report(explanations, marks, title="A report"):
     times = [np.arange(len(one.history) + len(one.future)) for one in explanations]
     events = from_lists(times, [0 * one for one in times], id2label=dict(enumerate(marks)))
     windows = draw_windows(events, len(explanations[0].future), 10**4, len(explanations))
-    return report_html(events, windows, explanations, CALIBRATION, title=title)
+    return report_html(events, *windows, explanations, CALIBRATION, title=title)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import torch
 
 import ehd_hf
 from ehd_hf.explain.explainer import EHDDistiller
+from ehd_hf.explain.explanation import Windows
 from ehd_hf.present.pages import explanation_fragment, explanation_page, list_entry, window_data
 from ehd_hf.present.report import OURS, draw_windows, judge_process, report_html, summarize, write_report
 from explanations import HOSTILE, MARKS, MOMENT, made
@@ -78,40 +79,33 @@ def additive(marks=MARKS, **options):
 
 
 def test_a_whole_history_makes_a_window_and_a_short_sequence_is_one():
-    events = sequences()
-    windows = draw_windows(events, future=3, history=6, size=1000)
+    events = sequences(starts=[-1.0, -2.0, np.nan, 0.0])
+    windows, num_possible = draw_windows(events, future=3, history=6, size=1000)
     # 12 events: ends 9..12; 5: all of it; 30: ends 9..30; 3: nothing but future.
-    assert windows.num_possible == 4 + 1 + 22 == len(windows.end)
+    assert num_possible == 4 + 1 + 22 == len(windows.first)
     assert windows.sequence.tolist() == [0] * 4 + [1] + [2] * 22
-    assert windows.end[:5].tolist() == [9, 10, 11, 12, 5] and windows.first[:5].tolist() == [0, 1, 2, 3, 0]
-    for row, (times, marks) in enumerate(windows.stretches):
-        whole_times, whole_marks = events[windows.sequence[row]]
-        span = slice(max(windows.first[row] - 1, 0), windows.end[row])  # one more, whose time is the origin
-        np.testing.assert_array_equal(times, whole_times[span])
-        np.testing.assert_array_equal(marks, whole_marks[span])
+    assert windows.offset[:5].tolist() == [0, 1, 2, 3, 0] and windows.lengths[:5].tolist() == [9, 9, 9, 9, 5]
+    assert (windows.first == events.offsets[windows.sequence] + windows.offset).all()
+    # The clock starts at the event before, at the known start, or else at the window's own first event.
+    first_times = events[0][0]
+    assert windows.origins[:6].tolist() == [-1.0, *first_times[:3], -2.0, events[2][0][0]]
 
 
 def test_a_window_is_explained_as_its_sequence_would_be_up_to_there():
     events, explainer = sequences(), additive(share=0.5)
-    windows = draw_windows(events, future=2, history=7, size=9, seed=1)
-    for row, answer in enumerate(explainer.explain(windows.stretches, future=2, history=7)):
-        until = [[values[: windows.end[row]]] for values in events[windows.sequence[row]]]
+    windows, _ = draw_windows(events, future=2, history=7, size=9, seed=1)
+    answers = explainer.explain_windows(Windows.of(events, windows), explainer.question())
+    for answer, sequence, end in zip(answers, windows.sequence, windows.offset + windows.lengths, strict=True):
+        until = [[values[:end]] for values in events[sequence]]
         alone = explainer.explain(from_lists(*until, id2label=LABELS), future=2, history=7)
         assert answer.distill_mask == alone.distill_mask and answer.dppl_left == pytest.approx(alone.dppl_left)
         assert [event.time for event in answer.history] == [event.time for event in alone.history]
 
 
-def test_a_known_start_counts_only_for_a_window_that_reaches_it():
-    windows = draw_windows(sequences((9, 4), starts=[-1.0, -2.0]), future=2, history=3, size=1000)
-    starts = windows.stretches.starts
-    assert starts[0] == -1.0 and starts[-1] == -2.0 and np.isnan(starts[windows.first > 1]).all()
-
-
 def test_a_draw_repeats_itself_in_the_order_of_the_data():
     events = sequences((40, 50))
-    one, same, other = (draw_windows(events, 3, 6, 11, seed) for seed in (0, 0, 1))
-    assert len(one.end) == 11 and one.end.tolist() == same.end.tolist() != other.end.tolist()
-    assert (np.lexsort((one.end, one.sequence)) == np.arange(11)).all()
+    one, same, other = (draw_windows(events, 3, 6, 11, seed)[0].first.tolist() for seed in (0, 0, 1))
+    assert len(one) == 11 and sorted(one) == one == same != other
 
 
 def test_windows_that_cannot_be_are_refused(tmp_path):
@@ -333,5 +327,5 @@ def test_numbers_that_json_has_not_are_left_out(value):
 def test_two_hundred_explanations_stay_below_three_megabytes():
     explanations = [made(40, 15, moments=True, seq_id=f"user {number}") for number in range(200)]
     events = sequences((60,) * 200)
-    text = report_html(events, draw_windows(events, 15, 40, 200), explanations)
+    text = report_html(events, *draw_windows(events, 15, 40, 200), explanations)
     assert Page(text) and len(text) < 3_000_000

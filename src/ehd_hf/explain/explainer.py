@@ -294,16 +294,23 @@ class EHDDistiller:
             if len(first := np.flatnonzero(windows.spans.lengths == 1)) and event is not None:
                 name = windows.names[first[0]]
                 raise ValueError(f"the first event of sequence {name!r} has no history. Name one that comes later.")
+        explanations = self.explain_windows(windows, question, intensities=intensities, progress=progress)
+        if len(explanations) > 1 or each or _is_nested(source):
+            return explanations
+        return explanations[0] if _is_named(source, events) else replace(explanations[0], seq_id=None)
+
+    def explain_windows(
+        self, windows: Windows, question: Question, *, intensities: bool = False, progress: bool | None = None
+    ) -> list[Explanation]:
+        """The explanations of windows that were cut already, in their order."""
         number = len(windows.names)
         shows = number > _WINDOWS_WITHOUT_BAR if progress is None else progress
         bar = tqdm(self.answers(windows, question), "explaining", number, unit="window", disable=not shows)
         explanations = [explanation for _, explanation in sorted(bar, key=lambda answer: answer[0])]
-        if intensities:
-            curves = intensity_curves(in_double(self.mtpp), windows, [one.distill_mask for one in explanations])
-            explanations = [replace(one, intensity=curve) for one, curve in zip(explanations, curves, strict=True)]
-        if number > 1 or each or _is_nested(source):
+        if not intensities:
             return explanations
-        return explanations[0] if _is_named(source, events) else replace(explanations[0], seq_id=None)
+        curves = intensity_curves(in_double(self.mtpp), windows, [one.distill_mask for one in explanations])
+        return [replace(one, intensity=curve) for one, curve in zip(explanations, curves, strict=True)]
 
     def __call__(self, inputs: Any, *, batch_size: int = 256, **options: Any) -> Any:
         """`explain`, as a pipeline of transformers is called. An iterator of sequences (a generator, a streamed

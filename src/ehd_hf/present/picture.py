@@ -82,12 +82,10 @@ def explanation_plot(
     """Draw one window: its events by mark, history and future each on its own time scale; below, the intensity of
     `mark` (of all marks together, if None) with and without the distilled events (the scores, if there are no
     intensities); and the trade-off, if there is one."""
-    if theme not in THEMES:
-        raise ValueError(f"theme must be one of {', '.join(THEMES)}; got {theme!r}.")
+    ink = _theme(theme)
     frame, time_unit = explanation.to_frame(), explanation.time_unit
     intensity = explanation.intensity if mark is None else _intensity_of(explanation, mark)
     tradeoff = None if explanation.curve is None else explanation.tradeoff()
-    ink = THEMES[theme]
     lane, names = _lanes(frame)
     heights = [0.45 + 0.2 * len(names), 1.3, *([1.5] if tradeoff is not None else [])]
     with matplotlib.rc_context(STYLE | _themed(ink)):
@@ -110,10 +108,7 @@ def explanation_plot(
                 axes.tick_params(axis="y", length=0)
                 axes.spines["left"].set_visible(name == "history")
             _dress_time(below, span, time_unit)
-        panels[0, 0].set_yticks(range(len(names)), [_shown(name) for name in names])
-        panels[0, 0].set_ylim(len(names) - 0.4, -0.6)
-        for label in panels[0, 0].get_yticklabels():
-            label.set_parse_math(False)  # a mark may be called "$x"
+        _name_lanes(panels[0, 0], names, -0.6)
         if intensity is None:
             panels[1, 0].set_ylabel("score")
         else:
@@ -140,9 +135,7 @@ def explanation_plot(
 
 def why_plot(why: Why, title: str | None = None, *, theme: str = "light") -> Figure:
     """Draw the causes of one event: the history by mark, and an arrow from each cause, the wider the more probable."""
-    if theme not in THEMES:
-        raise ValueError(f"theme must be one of {', '.join(THEMES)}; got {theme!r}.")
-    ink, events = THEMES[theme], [*why.history, why.event]
+    ink, events = _theme(theme), [*why.history, why.event]
     frame = pd.DataFrame(events)
     lane, names = _lanes(frame.assign(role=["distilled"] * len(why.history) + ["future"]))
     place, target = frame["mark"].map(lane).to_numpy(), (why.event.time, lane[why.event.mark])
@@ -161,11 +154,8 @@ def why_plot(why: Why, title: str | None = None, *, theme: str = "light") -> Fig
                 axes.annotate("", target, (event.time, lane[event.mark]), arrowprops=arrow, zorder=3)
                 above: Any = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "fontsize": 7}
                 axes.annotate(f"{share:.0%}", (event.time, lane[event.mark]), **above, zorder=6)
-        axes.set_yticks(range(len(names)), [_shown(name) for name in names])
-        axes.set_ylim(len(names) - 0.4, -0.8)
+        _name_lanes(axes, names, -0.8)
         axes.grid(visible=False)
-        for label in axes.get_yticklabels():
-            label.set_parse_math(False)
         _dress_time(axes, (frame["time"].to_numpy()[0], why.event.time), why.time_unit)
         text = f"{why.event.mark}: nothing before it with probability {why.p_none:.0%}" if title is None else title
         axes.set_title(_drawable(text), loc="left", parse_math=False)
@@ -218,6 +208,19 @@ def _intensity_of(explanation: Explanation, mark: str) -> Intensity:
         raise ValueError(f"mark must be one of {', '.join(curves.marks)}, the future's; got {mark!r}.")
     row = curves.marks.index(mark)
     return replace(curves, whole=curves.whole_by_mark[row], left=curves.left_by_mark[row])
+
+
+def _theme(name: str) -> Theme:
+    if name not in THEMES:
+        raise ValueError(f"theme must be one of {', '.join(THEMES)}; got {name!r}.")
+    return THEMES[name]
+
+
+def _name_lanes(axes: Axes, names: Sequence[str], top: float) -> None:
+    axes.set_yticks(range(len(names)), [_shown(name) for name in names])
+    axes.set_ylim(len(names) - 0.4, top)
+    for label in axes.get_yticklabels():
+        label.set_parse_math(False)  # a mark may be called "$x"
 
 
 def _themed(ink: Theme) -> dict[str, Any]:

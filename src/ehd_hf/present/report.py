@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..data.sequences import EventSequences
-from ..data.windows import sampled
+from ..data.windows import Spans, sampled
 from ..evaluation.scores import compare_with_trivial, evaluate_mtpp, trivial_baselines
 from ..evaluation.statistics import mark_shares
 from ..explain.explainer import EHDDistiller
-from ..explain.explanation import Explanation
+from ..explain.explanation import Explanation, Windows
 from ..files import write_text
 from .pages import STATUSES, TITLE, list_entry, page_data, plain_number, render_page
 from .tables import PROCESS_COLUMNS, Column, number_of, shorten
@@ -34,16 +34,6 @@ _SHARE_KEYS = ("label", "share", "expected", "recency", "low", "high", "signific
 _SELDOM, _MOST_MARKS = 10, 24  # events of a mark below which its share says nothing; marks in the chart
 
 Row = dict[str, Any]
-
-
-class Windows(NamedTuple):
-    """W windows cut from sequences."""
-
-    stretches: EventSequences  # one sequence each, with one event before the window where there is one
-    sequence: np.ndarray  # (W,) which it was cut from
-    first: np.ndarray  # (W,) position of its first event there
-    end: np.ndarray  # (W,) and behind its last
-    num_possible: int  # windows that could have been drawn
 
 
 def write_report(
@@ -69,16 +59,17 @@ def write_report(
         test: events to judge the point process by, those it was not trained on; by default all that are reported on.
         train: events to fit the trivial baselines on; by default those it is judged by.
         validation: events to choose the best of them on; by default `train`.
-        question: future, history, epsilon, share, size, delta, refine and progress as in `explain`.
+        question: future, history, progress and what is asked as in `explain`.
     """
     if max_explanations < 1:
         raise ValueError(f"max_explanations must be at least 1; got {max_explanations}.")
     sequences = explainer.load(events)
     future, history = explainer.window_size(question.pop("future", None), question.pop("history", None))
     history = int(sequences.lengths.max()) if history is None else history
-    windows = draw_windows(sequences, future, history, max_explanations, seed)
-    answers: Any = explainer.explain(windows.stretches, future=future, history=history, intensities=True, **question)
-    explanations: list[Explanation] = answers if isinstance(answers, list) else [answers]
+    spans, num_possible = draw_windows(sequences, future, history, max_explanations, seed)
+    shown: dict[str, Any] = {"intensities": True, "progress": question.pop("progress", None)}
+    asked = explainer.question(**question)
+    explanations = explainer.explain_windows(Windows.of(sequences, spans), asked, **shown)
     if sequences.seq_ids == (0,):  # numbered by us: a name that says nothing
         explanations = [replace(one, seq_id=None) for one in explanations]
     judged, *fitted = (None if part is None else explainer.load(part) for part in (test, train, validation))
@@ -86,13 +77,15 @@ def write_report(
     if judged is not None:
         process_note = f"{process_note} The model was not trained on these."
     name, out = type(explainer.model).__name__, Path(out)
-    write_text(out, report_html(sequences, windows, explanations, rows, process_note, title=title, model=name))
+    parts = (sequences, spans, num_possible, explanations, rows, process_note)
+    write_text(out, report_html(*parts, title=title, model=name))
     return out
 
 
-def draw_windows(sequences: EventSequences, future: int, history: int, size: int, seed: int = 0) -> Windows:
-    """A fixed-seed draw of `size` windows without replacement, in order; all if there are fewer. A sequence has a
-    window for every event that can be the last of one with a whole history; a shorter one has one."""
+def draw_windows(sequences: EventSequences, future: int, history: int, size: int, seed: int = 0) -> tuple[Spans, int]:
+    """A fixed-seed draw of `size` windows without replacement, in order, and how many there are; all if there are
+    fewer. A sequence has a window for every event that can be the last of one with a whole history; a shorter one has
+    one."""
     lengths = sequences.lengths
     counts = np.where(lengths > future, np.maximum(lengths - future - history, 0) + 1, 0)
     if not counts.any():
@@ -102,9 +95,10 @@ def draw_windows(sequences: EventSequences, future: int, history: int, size: int
     chosen = sampled(total, size, seed)
     sequence = np.searchsorted(ends, chosen, side="right")
     end = np.minimum(lengths[sequence], future + history) + chosen - (ends - counts)[sequence]
-    first = np.maximum(end - future - history, 0)
-    before = np.maximum(first - 1, 0)  # the event whose time is the window's origin
-    return Windows(sequences.select(sequence, before, end), sequence, first, end, total)
+    offset = np.maximum(end - future - history, 0)
+    first = sequences.offsets[sequence] + offset
+    columns = (first, end - offset, np.full(len(end), future), sequences.previous_times()[first], sequence, offset)
+    return Spans(sequences.times, sequences.marks, *columns), total
 
 
 def judge_process(
@@ -172,7 +166,8 @@ def summarize(explanations: Sequence[Explanation], groups: Iterable[Any], marks:
 
 def report_html(
     sequences: EventSequences,
-    windows: Windows,
+    windows: Spans,
+    num_possible: int,
     explanations: Sequence[Explanation],
     mtpp_rows: Sequence[Row] = (),
     process_note: str = "",
@@ -210,7 +205,7 @@ def report_html(
         model=model,
         first=explanations[0],
         summary=summary,
-        num_possible=windows.num_possible,
+        num_possible=num_possible,
         num_sequences=len(np.unique(windows.sequence)),
         history=" to ".join(map(str, sorted({min(lengths), longest}))),
         reach_places=sorted({min(place, longest - 1) for place in (0, 4, 9)}),
@@ -238,10 +233,10 @@ def _enough_events(sequences: EventSequences, seed: int) -> EventSequences:
     return sequences.select(np.sort(order[:enough]))
 
 
-def _places(windows: Windows, sequences: EventSequences, explanations: Sequence[Explanation]) -> list[tuple[str, str]]:
+def _places(windows: Spans, sequences: EventSequences, explanations: Sequence[Explanation]) -> list[tuple[str, str]]:
     """Name of each explanation, and where its window lies in its sequence."""
-    columns = zip((windows.first + 1).tolist(), windows.end.tolist(), sequences.lengths[windows.sequence], strict=True)
-    where = [f"events {first:,} to {end:,} of {length:,}" for first, end, length in columns]
+    columns = zip(windows.offset, windows.offset + windows.lengths, sequences.lengths[windows.sequence], strict=True)
+    where = [f"events {before + 1:,} to {end:,} of {length:,}" for before, end, length in columns]
     return [
         (f"E{place[1:]}", "") if one.seq_id is None else (f"Sequence {one.seq_id}", place)
         for one, place in zip(explanations, where, strict=True)
