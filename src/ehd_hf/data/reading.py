@@ -26,6 +26,8 @@ from .sequences import (
     check_column,
     checked_sequences,
     event_rows,
+    name_of,
+    numbers_are_names,
     numbers_of_text,
     split_files,
     unit_in_nanoseconds,
@@ -451,13 +453,13 @@ def _read_marks(
 ) -> tuple[Sequence[str], np.ndarray, bool]:
     """Names of the marks, codes (N,), and whether some became "other"."""
     distinct = encoded(values)
-    labels = [_label(value) for value in distinct.dictionary.to_pylist()]
+    labels = [name_of(value) for value in distinct.dictionary.to_pylist()]
     counts = np.bincount(distinct.indices.to_numpy(), minlength=len(labels))
     marks, merges = (kept.marks, kept.merges) if kept.marks else _chosen_marks(labels, counts, max_marks)
     position = {label: code for code, label in enumerate(marks)}
+    if kept.marks and kept.mark is None and not numbers_are_names(marks) and all(map(str.isdecimal, labels)):
+        position = {str(code): code for code in range(len(marks))}  # of a model that was not trained on a table
     unknown = [label for label in labels if label not in position]
-    if kept.marks and unknown and all(label.isdecimal() and int(label) < len(marks) for label in labels):
-        position, unknown = {label: int(label) for label in labels}, []  # numbers of a model's marks
     if unknown and not merges:
         shown = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
         names = ", ".join(map(repr, marks[:12])) + (", ..." if len(marks) > 12 else "")
@@ -487,16 +489,10 @@ def _chosen_marks(labels: Sequence[str], counts: np.ndarray, max_marks: int) -> 
     """All labels, or the frequent ones and "other"; numbers in their order, before names."""
 
     def natural(label: str) -> tuple[bool, int, str]:
-        return (False, int(label), label) if label.isdecimal() else (True, 0, label)
+        return (False, int(label), label) if label.isdecimal() and len(label) < 19 else (True, 0, label)
 
     if len(labels) <= max_marks:
         return sorted(labels, key=natural), False
     frequent = np.argsort(-counts, kind="stable")[: max_marks - 1]
     kept = {labels[code] for code in frequent if counts[code] >= SELDOM} - {OTHER}
     return [*sorted(kept, key=natural), OTHER], True
-
-
-def _label(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

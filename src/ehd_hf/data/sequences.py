@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import getitem
@@ -21,7 +22,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .tables import FILE_TYPES, SPLIT_NAMES, is_list, is_number, is_text, nearest, plain, read_table
+from .tables import FILE_TYPES, SPLIT_NAMES, encoded, is_list, is_number, is_text, nearest, plain, read_table
 
 TIME_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}  # in nanoseconds
 TIME_UNITS |= {"D": 24 * TIME_UNITS["h"], "W": 7 * 24 * TIME_UNITS["h"]}
@@ -147,6 +148,7 @@ def load_events(
     start: str | None = None,
     time_unit: str | None = None,
     sort: bool = False,
+    by_name: bool = False,
 ) -> EventSequences:
     """Event sequences from a file, a frame, a dataset or plain lists: a row per event, or per sequence with lists.
 
@@ -161,6 +163,7 @@ def load_events(
         start: column of when a sequence's observation began, of the same kind as the times.
         time_unit: for timestamps the unit to convert to ("s" by default); for numbers only a name to keep.
         sort: put the events of each sequence in order of time (ties keep their order) instead of refusing them.
+        by_name: integers among the marks are names too, such as "404", and no positions in `id2label`.
 
     ```python
     >>> load_events([[(0.5, "login"), (2.0, "error")], [(1.0, "login")]]).id2label
@@ -168,7 +171,9 @@ def load_events(
     ```
     """
     keywords: Any = {"id2label": id2label, "num_marks": num_marks, "time_unit": time_unit, "sort": sort}
-    return load_splits({"": source}, time=time, mark=mark, sequence=sequence, start=start, **keywords)[""]
+    return load_splits(
+        {"": source}, by_name=by_name, time=time, mark=mark, sequence=sequence, start=start, **keywords
+    )[""]
 
 
 def load_splits(
@@ -178,6 +183,7 @@ def load_splits(
     num_marks: int | None = None,
     time_unit: str | None = None,
     sort: bool = False,
+    by_name: bool = False,
     **columns: str | None,
 ) -> dict[str, EventSequences]:
     """Splits that share one mark vocabulary; `columns` (time, mark, sequence, start) and keywords as in `load_events`.
@@ -193,6 +199,8 @@ def load_splits(
     if id2label is None:
         id2label = next(filter(None, (_class_names(tables[split], names[split]["mark"]) for split in tables)), None)
     rows = {split: event_rows(table, names[split]) for split, table in tables.items()}
+    if by_name:
+        rows = {split: row.set_column(1, "mark", _as_names(row["mark"])) for split, row in rows.items()}
     labels = _vocabulary([plain(table["mark"]) for table in rows.values()], id2label, num_marks)
     built = {}
     for split, table in tables.items():
@@ -347,8 +355,8 @@ def checked_sequences(
     ids = plain(rows["sequence"]) if "sequence" in rows.column_names else pa.array(np.zeros(rows.num_rows, np.int64))
     if pc.any(pc.is_null(ids, nan_is_null=True)).as_py():
         raise ValueError("sequence ids must not be missing; got a row without one. Fill it in.")
-    encoded = ids.dictionary_encode()
-    codes, seq_ids = encoded.indices.to_numpy(), tuple(encoded.dictionary.to_pylist())
+    distinct = ids.dictionary_encode()
+    codes, seq_ids = distinct.indices.to_numpy(), tuple(distinct.dictionary.to_pylist())
     offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))]).astype(np.int64)
     order, by_sequence = _Order(offsets, seq_ids), pa.array(np.argsort(codes, kind="stable"))
     rows = {name: plain(rows[name]).take(by_sequence) for name in rows.column_names}
@@ -422,6 +430,26 @@ def _parsed_times(values: pa.Array, order: _Order) -> np.ndarray:
     else:
         raise ValueError(f"{_TIMES}; got {kind}. Convert the column.")
     return np.require(parsed.to_numpy(zero_copy_only=False), requirements="W")  # Arrow's memory is read-only
+
+
+def numbers_are_names(names: Iterable[str]) -> bool:
+    """Whether a number among marks is a name: some of the names are numbers. Else it can only be a position."""
+    return any(re.fullmatch(r"[+-]?[0-9]+([.][0-9]+)?", name) for name in names)
+
+
+def name_of(mark: Any) -> str:
+    """What a mark is called that a table may hold as a number."""
+    if isinstance(mark, bool):
+        return str(mark).lower()
+    return str(int(mark)) if isinstance(mark, float) and mark.is_integer() else str(mark)
+
+
+def _as_names(marks: pa.ChunkedArray) -> pa.Array:
+    """Numbers as the text that they are called by; anything else as it is."""
+    if not is_number(marks.type):
+        return plain(marks)
+    distinct = encoded(marks)
+    return pa.array(map(name_of, distinct.dictionary.to_pylist()), pa.string()).take(distinct.indices)
 
 
 def _mark_ids(values: pa.Array, id2label: Mapping[int, str], order: _Order) -> np.ndarray:
