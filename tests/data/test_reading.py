@@ -184,12 +184,15 @@ def test_numbers_that_are_dates_are_refused_where_nothing_is_guessed():
 
 @pytest.mark.parametrize("read", [lambda table: load_events(table), lambda table: read_events(table).events])
 def test_views_of_arrow_are_read_in_rows_and_lists(read, tmp_path):
-    lists = {"times": pa.array([[0.5, 1.5]], pa.list_view(pa.float64()))}
-    lists["marks"] = pa.array([["a", "b"]], pa.list_(pa.string_view()))
+    lists = {"times": [[0.5, 1.5]], "marks": pa.array([["a", "b"]], pa.list_(pa.string_view()))}
     rows = {"time": [0.5, 1.5], "mark": pa.array(["a", "b"], pa.string_view()), "seq_id": [1, 1]}
     for columns in (lists, rows):
         pq.write_table(pa.table(columns), tmp_path / "views.parquet")
         assert read(tmp_path / "views.parquet").times.tolist() == [0.5, 1.5]
+    lists["times"] = pa.array([[0.5, 1.5]], pa.list_view(pa.float64()))
+    pq.write_table(pa.table(lists), tmp_path / "v.parquet")
+    with pytest.raises(ValueError, match="list_view"):
+        read(tmp_path / "v.parquet")
 
 
 # --- columns and rows
