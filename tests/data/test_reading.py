@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ehd_hf.data import tables
@@ -126,6 +127,72 @@ def test_a_later_file_may_write_its_times_otherwise(tmp_path, later):
     assert (
         events.times.tolist() == [0.0, 1.0] and str(events.select([0]).shown_times()[0])[:19] == "2026-01-05T08:00:41"
     )
+
+
+BIG = 2**53
+STAMPS = ["2026-03-01T10:00:00", "2026-03-01T11:00:00", "2026-03-01T13:30:00"]
+CASES = {  # times, time_format, and what comes out: timestamps, numbers, or words of a refusal
+    "ms taken as s": ([1767600041648, 1767600041900, 1767600042648], "s", "1678 to 2261; got 17.*taken as s.*another"),
+    "us taken as ms": ([2**62, 2**62 + 1], "ms", "1678 to 2261"),
+    "infinite s": ([1.767e9, float("inf")], "s", "1678 to 2261; got 1767000000 to inf"),
+    "1e300 as s": ([1.767e9, 1e300], "s", "1678 to 2261"),
+    "1e300 as ns": ([1.767e18, 1e300], "ns", "1678 to 2261"),
+    "infinite numbers": ([0.5, float("inf")], None, "must be finite"),
+    "above 2**53": ([BIG + 1, BIG + 2], "number", r"below 2\*\*53.*Pass timestamps"),
+    "below -2**53": ([-BIG - 2, -BIG - 1], "number", r"below 2\*\*53"),
+    "unsigned": (np.array([2**63 + 1, 2**63 + 2], np.uint64), None, r"below 2\*\*53"),
+    "unsigned ns": (np.array([2**63 + 1, 2**63 + 2], np.uint64), "ns", "1678 to 2261"),
+    "long decimals": (
+        pa.array(["0.10000000000000000001", "0.1"]).cast(pa.decimal128(22, 20)),
+        None,
+        "longer decimals",
+    ),
+    "14 digits": ([20260301100000, 20260301110000, 20260301133000], None, STAMPS),
+    "14 digits as floats": ([20260301100000.0, 20260301110000.0, 20260301133000.0], None, STAMPS),
+    "12 digits": ([202603011000, 202603011100, 202603011330], None, STAMPS),
+    "12 digits that are no dates": ([202603011000, 202603999999], None, [202603011000.0, 202603999999.0]),
+    "14 digits as numbers": ([20260301100000, 20260301110000], "number", [20260301100000.0, 20260301110000.0]),
+    "thousands": (["1,000", "2,000"], None, "1,000, whose comma may be.*without commas"),
+    "decimals of one digit": (["1,000", "2,5"], None, [1.0, 2.5]),
+    "decimals below 1": (["0,125", "2,000"], None, [0.125, 2.0]),
+    "the year 9999": (["2026-01-01", "9999-01-02"], None, "1678 to 2261; got '9999-01-02'"),
+    "the year 1500": (["01.01.1500", "31.01.1500"], None, "1678 to 2261; got '01.01.1500'"),
+    "days from 1970": (pa.array([0, 86_400_000 * 10**8], pa.date64()), None, "1678 to 2261; got 1970-01-01 to 2757"),
+    "seconds from 1970": (pa.array([0, 10**12], pa.timestamp("s")), None, "1678 to 2261"),
+    "views of text": (pa.array(STAMPS, pa.string_view()), None, STAMPS),
+    "the last year": (["2261-12-31", "2261-12-30"], None, ["2261-12-30T00:00:00", "2261-12-31T00:00:00"]),
+}
+
+
+@pytest.mark.parametrize("times, time_format, outcome", CASES.values(), ids=CASES)
+def test_times_beyond_what_numbers_hold_are_refused_or_right(times, time_format, outcome):
+    table = pa.table({"time": times, "mark": ["ab"[i % 2] for i in range(len(times))]})
+    if isinstance(outcome, str):
+        with pytest.raises(ValueError, match=outcome):
+            read_events(table, time_format=time_format)
+    else:
+        shown = read_events(table, time_format=time_format).events.shown_times()
+        assert [str(time)[:19] for time in shown] == list(map(str, outcome))
+
+
+def test_numbers_that_are_dates_are_refused_where_nothing_is_guessed():
+    for times in ([20260301100000, 20260301110000], [202603011000, 202603011100]):
+        with pytest.raises(ValueError, match="got 20260301.*read as dates.*Pass timestamps"):
+            load_events({"times": times, "marks": [0, 1]})
+    assert load_events({"times": [20260301, 20260302], "marks": [0, 1]}).times[0] == 20260301
+
+
+@pytest.mark.parametrize("read", [lambda table: load_events(table), lambda table: read_events(table).events])
+def test_views_of_arrow_are_read_in_rows_and_lists(read, tmp_path):
+    lists = {"times": [[0.5, 1.5]], "marks": pa.array([["a", "b"]], pa.list_(pa.string_view()))}
+    rows = {"time": [0.5, 1.5], "mark": pa.array(["a", "b"], pa.string_view()), "seq_id": [1, 1]}
+    for columns in (lists, rows):
+        pq.write_table(pa.table(columns), tmp_path / "views.parquet")
+        assert read(tmp_path / "views.parquet").times.tolist() == [0.5, 1.5]
+    lists["times"] = pa.array([[0.5, 1.5]], pa.list_view(pa.float64()))
+    pq.write_table(pa.table(lists), tmp_path / "v.parquet")
+    with pytest.raises(ValueError, match="list_view"):
+        read(tmp_path / "v.parquet")
 
 
 # --- columns and rows

@@ -22,10 +22,15 @@ import pyarrow.compute as pc
 
 from .sequences import (
     TIME_UNITS,
+    YEARS,
     EventSequences,
     check_column,
     checked_sequences,
+    date_pattern,
     event_rows,
+    has_known_year,
+    name_of,
+    numbers_are_names,
     numbers_of_text,
     split_files,
     unit_in_nanoseconds,
@@ -66,6 +71,7 @@ COLUMN_NAMES: dict[str, tuple[str, ...]] = {
 NUMBER, ISO = "number", "iso"
 EPOCHS = ("s", "ms", "us", "ns")  # numbers that count from 1970
 _YEAR_2000, _YEAR_2100 = 946_684_800, 4_102_444_800  # in seconds since 1970
+_LATEST = 9.2e18  # nanoseconds since 1970 that 64 bits hold
 _DATES: tuple[str, ...] = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%d %b %Y")
 _DATES += ("%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%d-%b-%Y", "%d/%b/%Y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y")
 _DATES += ("%a, %d %b %Y", "%Y%m%d")
@@ -309,22 +315,24 @@ def _understand_numbers(array: pa.Array, wanted: str | None, column: str, notes:
                 wanted = unit
                 notes.append(f"Times count {unit} since 1970; time_format number would take them as plain numbers.")
     is_integer = pa.types.is_integer(array.type)
-    if wanted is None and is_integer and 19_000_101 <= lowest and highest <= 21_001_231:
-        if not _parsed(array.cast(pa.string()), "%Y%m%d").isna().any():
-            wanted = "%Y%m%d"
-            notes.append("Times are dates written as 20260331.")
+    if wanted is None and (wanted := date_pattern(array)) is not None:
+        notes.append(f"Times are dates written as {array[0]} ({wanted}).")
     if wanted in EPOCHS:
         factor = TIME_UNITS[wanted]
+        if not -_LATEST <= lowest * factor <= highest * factor <= _LATEST:
+            got = f"{lowest:.15g} to {highest:.15g}, taken as {wanted} since 1970"
+            raise ValueError(f"{YEARS}; got {got}. Choose another time_format, or leave those rows out.")
         if is_integer:
             nanoseconds = array.cast(pa.int64()).to_numpy(zero_copy_only=False) * factor
         else:
             nanoseconds = np.rint(numbers * (factor / 1000)).astype(np.int64) * 1000  # to the microsecond
         return pa.array(nanoseconds.view("datetime64[ns]")), str(wanted)
     if wanted is not None and "%" in wanted:
-        return _understand_text(array.cast(pa.string()), wanted, column, [])
+        whole = array if is_integer else array.cast(pa.int64(), safe=False)
+        return _understand_text(whole.cast(pa.string()), wanted, column, [])
     if wanted not in (None, NUMBER):
         raise ValueError(f"times of column {column!r} are numbers; got the format {wanted!r}. Use {NUMBER} or s, ms.")
-    return pa.array(numbers), NUMBER
+    return (array if is_integer or pa.types.is_decimal(array.type) else pa.array(numbers)), NUMBER
 
 
 def _understand_text(array: pa.Array, wanted: str | None, column: str, notes: list[str]) -> tuple[pa.Array, str]:
@@ -340,6 +348,9 @@ def _understand_text(array: pa.Array, wanted: str | None, column: str, notes: li
     if parsed.isna().any():
         bad = array[int(np.argmax(parsed.isna()))].as_py()
         raise ValueError(f"times of column {column!r} must read as {ways}; got {bad!r}. Correct it or the format.")
+    if not (is_known := has_known_year(parsed)).all():
+        bad = array[int(np.argmin(is_known))].as_py()
+        raise ValueError(f"{YEARS}; got {bad!r} in column {column!r}. Correct it, or leave its row out.")
     if wanted == ISO:
         zoned = pc.match_substring_regex(array, r"\d:\d\d.*(Z|[+-]\d\d:?\d*)$").to_numpy(zero_copy_only=False)
         notes += [_IN_UTC] if zoned.any() else []
@@ -451,13 +462,13 @@ def _read_marks(
 ) -> tuple[Sequence[str], np.ndarray, bool]:
     """Names of the marks, codes (N,), and whether some became "other"."""
     distinct = encoded(values)
-    labels = [_label(value) for value in distinct.dictionary.to_pylist()]
+    labels = [name_of(value) for value in distinct.dictionary.to_pylist()]
     counts = np.bincount(distinct.indices.to_numpy(), minlength=len(labels))
     marks, merges = (kept.marks, kept.merges) if kept.marks else _chosen_marks(labels, counts, max_marks)
     position = {label: code for code, label in enumerate(marks)}
+    if kept.marks and kept.mark is None and not numbers_are_names(marks) and all(map(str.isdecimal, labels)):
+        position = {str(code): code for code in range(len(marks))}  # of a model that was not trained on a table
     unknown = [label for label in labels if label not in position]
-    if kept.marks and unknown and all(label.isdecimal() and int(label) < len(marks) for label in labels):
-        position, unknown = {label: int(label) for label in labels}, []  # numbers of a model's marks
     if unknown and not merges:
         shown = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
         names = ", ".join(map(repr, marks[:12])) + (", ..." if len(marks) > 12 else "")
@@ -487,16 +498,10 @@ def _chosen_marks(labels: Sequence[str], counts: np.ndarray, max_marks: int) -> 
     """All labels, or the frequent ones and "other"; numbers in their order, before names."""
 
     def natural(label: str) -> tuple[bool, int, str]:
-        return (False, int(label), label) if label.isdecimal() else (True, 0, label)
+        return (False, int(label), label) if label.isdecimal() and len(label) < 19 else (True, 0, label)
 
     if len(labels) <= max_marks:
         return sorted(labels, key=natural), False
     frequent = np.argsort(-counts, kind="stable")[: max_marks - 1]
     kept = {labels[code] for code in frequent if counts[code] >= SELDOM} - {OTHER}
     return [*sorted(kept, key=natural), OTHER], True
-
-
-def _label(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import getitem
@@ -21,7 +22,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .tables import FILE_TYPES, SPLIT_NAMES, is_list, is_number, is_text, nearest, plain, read_table
+from .tables import FILE_TYPES, SPLIT_NAMES, encoded, is_list, is_number, is_text, nearest, plain, read_table
 
 TIME_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}  # in nanoseconds
 TIME_UNITS |= {"D": 24 * TIME_UNITS["h"], "W": 7 * 24 * TIME_UNITS["h"]}
@@ -30,7 +31,7 @@ MAX_INFERRED_MARKS = 1_000_000
 # Models count in float32, which ends at 3e38; nothing measured in a sensible unit comes near.
 LONGEST_SPAN = 1e30
 # What 64 bits of nanoseconds hold, whole years.
-_YEARS = "timestamps must lie in 1678 to 2261"
+YEARS = "timestamps must lie in 1678 to 2261"
 _TIMES = "times must be numbers, timestamps or ISO strings"
 # The columns that `load_events` takes by default.
 _DEFAULTS = {"time": ("times", "time"), "mark": ("marks", "mark"), "sequence": ("seq_id",), "start": ()}
@@ -147,6 +148,7 @@ def load_events(
     start: str | None = None,
     time_unit: str | None = None,
     sort: bool = False,
+    by_name: bool = False,
 ) -> EventSequences:
     """Event sequences from a file, a frame, a dataset or plain lists: a row per event, or per sequence with lists.
 
@@ -161,6 +163,7 @@ def load_events(
         start: column of when a sequence's observation began, of the same kind as the times.
         time_unit: for timestamps the unit to convert to ("s" by default); for numbers only a name to keep.
         sort: put the events of each sequence in order of time (ties keep their order) instead of refusing them.
+        by_name: integers among the marks are names too, such as "404", and no positions in `id2label`.
 
     ```python
     >>> load_events([[(0.5, "login"), (2.0, "error")], [(1.0, "login")]]).id2label
@@ -168,7 +171,9 @@ def load_events(
     ```
     """
     keywords: Any = {"id2label": id2label, "num_marks": num_marks, "time_unit": time_unit, "sort": sort}
-    return load_splits({"": source}, time=time, mark=mark, sequence=sequence, start=start, **keywords)[""]
+    return load_splits(
+        {"": source}, by_name=by_name, time=time, mark=mark, sequence=sequence, start=start, **keywords
+    )[""]
 
 
 def load_splits(
@@ -178,6 +183,7 @@ def load_splits(
     num_marks: int | None = None,
     time_unit: str | None = None,
     sort: bool = False,
+    by_name: bool = False,
     **columns: str | None,
 ) -> dict[str, EventSequences]:
     """Splits that share one mark vocabulary; `columns` (time, mark, sequence, start) and keywords as in `load_events`.
@@ -193,6 +199,12 @@ def load_splits(
     if id2label is None:
         id2label = next(filter(None, (_class_names(tables[split], names[split]["mark"]) for split in tables)), None)
     rows = {split: event_rows(table, names[split]) for split, table in tables.items()}
+    for row in rows.values():
+        if len(pattern := date_pattern(plain(row["time"])) or "") > len("%Y%m%d"):
+            got = f"{row['time'][0]} and others that read as dates ({pattern})"
+            raise ValueError(f"times that are numbers count from some beginning; got {got}. Pass timestamps.")
+    if by_name:
+        rows = {split: row.set_column(1, "mark", _as_names(row["mark"])) for split, row in rows.items()}
     labels = _vocabulary([plain(table["mark"]) for table in rows.values()], id2label, num_marks)
     built = {}
     for split, table in tables.items():
@@ -347,8 +359,8 @@ def checked_sequences(
     ids = plain(rows["sequence"]) if "sequence" in rows.column_names else pa.array(np.zeros(rows.num_rows, np.int64))
     if pc.any(pc.is_null(ids, nan_is_null=True)).as_py():
         raise ValueError("sequence ids must not be missing; got a row without one. Fill it in.")
-    encoded = ids.dictionary_encode()
-    codes, seq_ids = encoded.indices.to_numpy(), tuple(encoded.dictionary.to_pylist())
+    distinct = ids.dictionary_encode()
+    codes, seq_ids = distinct.indices.to_numpy(), tuple(distinct.dictionary.to_pylist())
     offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))]).astype(np.int64)
     order, by_sequence = _Order(offsets, seq_ids), pa.array(np.argsort(codes, kind="stable"))
     rows = {name: plain(rows[name]).take(by_sequence) for name in rows.column_names}
@@ -392,8 +404,30 @@ def numbers_of_text(values: pa.Array) -> pa.Array | None:
     """Whole numbers and numbers with a decimal comma, where all text is such."""
     if not pc.all(pc.match_substring_regex(values, r"^[+-]?\d{1,18}(,\d+)?$")).as_py():
         return None
-    kind = pa.float64() if pc.any(pc.match_substring(values, ",")).as_py() else pa.int64()
-    return pc.replace_substring(values, ",", ".").cast(kind)
+    if not len(with_comma := values.filter(pc.match_substring(values, ","))):
+        return values.cast(pa.int64())
+    if pc.all(pc.match_substring_regex(with_comma, r"^[+-]?[1-9]\d{0,2},\d{3}$")).as_py():
+        got = f"{with_comma[0]}, whose comma may be that of a decimal or of thousands"
+        raise ValueError(f"times must be numbers that read in one way; got {got}. Write them without commas.")
+    return pc.replace_substring(values, ",", ".").cast(pa.float64())
+
+
+def has_known_year(times: pd.Series) -> np.ndarray:
+    """Which timestamps (N,) 64 bits of nanoseconds can hold; a missing one is not."""
+    return times.dt.year.between(1678, 2261).to_numpy()
+
+
+def date_pattern(values: pa.Array) -> str | None:
+    """How whole numbers are written that are all dates, such as 20260331 or 20260331235959."""
+    if not is_number(values.type) or pa.types.is_decimal(values.type) or not len(values):
+        return None
+    lowest, highest = (float(end.as_py() or 0) for end in pc.min_max(values).values())
+    for pattern, unit in (("%Y%m%d", 1), ("%Y%m%d%H%M", 10**4), ("%Y%m%d%H%M%S", 10**6)):
+        if 19_000_101 * unit <= lowest and highest < 21_001_232 * unit:
+            whole = pc.all(pc.equal(pc.floor(values), values)).as_py()
+            texts = values.cast(pa.int64(), safe=False).cast(pa.string()).to_pandas()
+            return pattern if whole and pd.to_datetime(texts, format=pattern, errors="coerce").notna().all() else None
+    return None
 
 
 def _parsed_times(values: pa.Array, order: _Order) -> np.ndarray:
@@ -407,21 +441,44 @@ def _parsed_times(values: pa.Array, order: _Order) -> np.ndarray:
         order.refuse((whole > 2**53) | (whole < -(2**53)), whole, rule, "Pass timestamps instead.")
     if is_number(kind) or pa.types.is_null(kind):
         parsed = values.cast(pa.float64(), safe=False)
+        if pa.types.is_decimal(kind) and len(pc.unique(parsed)) < len(pc.unique(values)):
+            raise ValueError("times must differ as float64 where they differ; got longer decimals. Shorten them.")
     elif is_text(kind):
         read = pd.to_datetime(values.to_pandas(), format="ISO8601", utc=True, errors="coerce")
         is_there = values.is_valid().to_numpy(zero_copy_only=False)
         order.refuse(read.isna().to_numpy() & is_there, values, _TIMES, fix)
-        order.refuse(~read.dt.year.between(1678, 2261).to_numpy() & is_there, values, _YEARS, fix)
+        order.refuse(~has_known_year(read) & is_there, values, YEARS, fix)
         parsed = pa.array(read.dt.tz_localize(None).to_numpy(dtype="datetime64[ns]"))
     elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         try:
             parsed = values.cast(pa.timestamp("ns", getattr(kind, "tz", None)))
         except pa.ArrowInvalid as error:
-            ends = " to ".join(str(end.as_py())[:10] for end in pc.min_max(values).values())
-            raise ValueError(f"{_YEARS}; got {ends}. Correct those, or leave their rows out.") from error
+            there = values.drop_null().to_numpy(zero_copy_only=False)
+            got = f"{there.min()!s:.10} to {there.max()!s:.10}"
+            raise ValueError(f"{YEARS}; got {got}. Correct those, or leave their rows out.") from error
     else:
         raise ValueError(f"{_TIMES}; got {kind}. Convert the column.")
     return np.require(parsed.to_numpy(zero_copy_only=False), requirements="W")  # Arrow's memory is read-only
+
+
+def numbers_are_names(names: Iterable[str]) -> bool:
+    """Whether a number among marks is a name: some of the names are numbers. Else it can only be a position."""
+    return any(re.fullmatch(r"[+-]?[0-9]+([.][0-9]+)?", name) for name in names)
+
+
+def name_of(mark: Any) -> str:
+    """What a mark is called that a table may hold as a number."""
+    if isinstance(mark, bool):
+        return str(mark).lower()
+    return str(int(mark)) if isinstance(mark, float) and mark.is_integer() else str(mark)
+
+
+def _as_names(marks: pa.ChunkedArray) -> pa.Array:
+    """Numbers as the text that they are called by; anything else as it is."""
+    if not is_number(marks.type):
+        return plain(marks)
+    distinct = encoded(marks)
+    return pa.array(map(name_of, distinct.dictionary.to_pylist()), pa.string()).take(distinct.indices)
 
 
 def _mark_ids(values: pa.Array, id2label: Mapping[int, str], order: _Order) -> np.ndarray:

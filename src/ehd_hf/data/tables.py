@@ -41,7 +41,7 @@ def read_table(source: Any, *, columns: Iterable[str] = (), text_columns: Iterab
     if is_file := isinstance(source, str | Path):
         _check_file(Path(source))
     try:
-        table = _read_file(Path(source), columns, text_columns) if is_file else _as_table(source)
+        table = _plain_types(_read_file(Path(source), columns, text_columns) if is_file else _as_table(source))
         table.validate(full=True)  # text that is not UTF-8, lists that reach beyond their values
         table.column_names  # noqa: B018  # may be no text either
     except PermissionError:
@@ -60,7 +60,7 @@ def read_tables(source: Any, text_columns: Sequence[str] = ()) -> Iterator[pa.Ta
     if isinstance(source, str | Path):
         for path in data_files(Path(source)):
             try:
-                yield from (table for table in _tables_of_file(path, text_columns) if table.num_rows)
+                yield from (_plain_types(table) for table in _tables_of_file(path, text_columns) if table.num_rows)
             except (pa.ArrowException, json.JSONDecodeError, UnicodeError, RecursionError) as error:
                 raise _unreadable(path, error) from error
         return
@@ -69,7 +69,7 @@ def read_tables(source: Any, text_columns: Sequence[str] = ()) -> Iterator[pa.Ta
         raise ValueError(f"a source is a file, a folder or a dataset; got {kind}. Write it to a Parquet file.")
     metadata = None if source.features is None else source.features.arrow_schema.metadata
     for table in source.with_format("arrow").iter(_LISTS_AT_ONCE):
-        yield table.replace_schema_metadata(metadata)
+        yield _plain_types(table).replace_schema_metadata(metadata)
 
 
 def whole_sequences(tables: Iterable[pa.Table], column: str) -> Iterator[pa.Table]:
@@ -214,6 +214,19 @@ def _rows_to_table(rows: Sequence[Any]) -> pa.Table:
             raise ValueError(f"row {number} must be an object with named values; got {row!r:.80}")
     names = dict.fromkeys(str(name) for row in rows for name in row)
     return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+
+def _plain_types(table: pa.Table) -> pa.Table:
+    """The table with what Arrow calls views of text, which many of its functions do not take, as text."""
+    schema = pa.schema([field.with_type(_plain_type(field.type)) for field in table.schema], table.schema.metadata)
+    return table if schema.equals(table.schema) else table.cast(schema)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return pa.string() if pa.types.is_string_view(kind) else pa.binary()
+    inside = kind.value_type if pa.types.is_list(kind) else None
+    return kind if inside is None or inside == _plain_type(inside) else pa.list_(_plain_type(inside))
 
 
 def plain(values: pa.ChunkedArray | pa.Array) -> pa.Array:

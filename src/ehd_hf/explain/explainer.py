@@ -20,7 +20,7 @@ import torch
 from tqdm.auto import tqdm
 
 from ..data.reading import Read, Reading, read_events
-from ..data.sequences import EventSequences, load_events, unit_in_nanoseconds
+from ..data.sequences import EventSequences, load_events, numbers_are_names, unit_in_nanoseconds
 from ..data.tables import read_table
 from ..data.windows import before_each, ends
 from ..files import put_files
@@ -173,7 +173,9 @@ class EHDDistiller:
                 self._check_vocabulary(events.id2label)
             else:
                 table = read_table(_as_source(source))
-                self._check_class_names(table.schema, "marks", "mark", columns.get("mark"))
+                are_named = self._check_class_names(table.schema, "marks", "mark", columns.get("mark"))
+                by_name = not are_named and numbers_are_names(config.id2label.values())
+                columns = {"by_name": by_name, **columns}
                 if {"times", "start"} <= set(table.column_names):
                     columns = {"start": "start", **columns}
                 stored = json.loads((table.schema.metadata or {}).get(b"ehd_hf", b"{}")).get("time_unit")
@@ -195,8 +197,9 @@ class EHDDistiller:
             reason = f"unknown to it: {', '.join(unknown[:5])}" if unknown else "the same marks in another order"
             raise ValueError(f"its mark vocabulary is not the model's ({reason}). Load it with the model's id2label.")
 
-    def _check_class_names(self, schema: pa.Schema, *marks: str | None) -> None:
-        """A dataset that names its marks must name them as the model does: their numbers say nothing otherwise."""
+    def _check_class_names(self, schema: pa.Schema, *marks: str | None) -> bool:
+        """Whether a dataset names its marks: it must name them as the model does, their numbers say nothing else."""
+        are_named = False
         if b"huggingface" in (schema.metadata or {}):
             from datasets import Features
 
@@ -204,6 +207,8 @@ class EHDDistiller:
                 names = getattr(getattr(feature, "feature", feature), "names", None)
                 if column in marks and names is not None:
                     self._check_vocabulary(dict(enumerate(names)))
+                    are_named = True
+        return are_named
 
     def question(
         self,
@@ -474,12 +479,13 @@ class EHDDistiller:
     def given(self, table: pa.Table, first_row: int = 0) -> Windows:
         """Rows that are windows, as `export_windows` writes them, numbered from `first_row` if they have no names.
         Their times count from the clock's origin."""
-        self._check_class_names(table.schema, "history_marks", "future_marks")
+        are_named = self._check_class_names(table.schema, "history_marks", "future_marks")
+        options = {"by_name": False} if are_named else {}
         rows = np.arange(first_row, first_row + table.num_rows)
         parts = []
         for part in ("history", "future"):
             columns = {"seq_id": rows, "times": table[f"{part}_times"], "marks": table[f"{part}_marks"]}
-            parts.append(self.load(pa.table(columns, metadata=table.schema.metadata), part))
+            parts.append(self.load(pa.table(columns, metadata=table.schema.metadata), part, **options))
         events, num_future = _joined(*parts)
         spans = ends(events, num_future, None)._replace(origins=np.zeros(len(rows)))
         if "window" in table.column_names:

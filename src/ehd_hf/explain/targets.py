@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..data.sequences import EventSequences
+from ..data.sequences import EventSequences, numbers_are_names
 
 _MOST_LISTED = 5  # candidates in a message
 
@@ -44,9 +44,12 @@ def find_events(events: EventSequences, wanted: Any, *, each: bool = False) -> n
 
 
 def kind_called(name: Any, id2label: Mapping[int, str]) -> int:
-    """The number of a mark, given its name, a part of it that only one has, or its number."""
-    if isinstance(name, Integral) and not isinstance(name, bool) and int(name) in id2label:
-        return int(name)
+    """The number of a mark, given its name, a part of it that only one has, or, where no name is one, its number."""
+    if isinstance(name, Integral) and not isinstance(name, bool):
+        if numbers_are_names(id2label.values()):
+            name = str(name)
+        elif int(name) in id2label:
+            return int(name)
     mark = _mark_called(name, id2label, False) if isinstance(name, str) else None
     if mark is None:
         listed = _listed(list(id2label.values()))
@@ -66,7 +69,8 @@ def _mark_called(name: str, id2label: Mapping[int, str], may_be_time: bool) -> i
             return mark
     if may_be_time and name[:1].isdigit():
         return None
-    like = [mark for mark, label in id2label.items() if name.strip() and name.lower() in label.lower()]
+    is_part = bool(name.strip()) and not numbers_are_names([name])  # "1" is no short form of "10"
+    like = [mark for mark, label in id2label.items() if is_part and name.lower() in label.lower()]
     if len(like) == 1:
         return like[0]
     if like:

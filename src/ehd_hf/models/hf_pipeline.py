@@ -51,7 +51,10 @@ class EventHistoryPipeline(Pipeline):
     def preprocess(self, input_: Any, future: Any = None, history: Any = None, **_: Any) -> dict[str, Any]:
         config = self.model.config
         times = [float(time) for time in input_["times"]]
-        marks = [config.label2id.get(mark, mark) for mark in input_["marks"]]
+        # A number is a name where some names are numbers; else it may be the position of a mark.
+        has_numbers = any(name.lstrip("+-").replace(".", "", 1).isdecimal() for name in config.label2id)
+        by_name = [str(mark) if has_numbers or isinstance(mark, bool) else mark for mark in input_["marks"]]
+        marks = [config.label2id.get(mark, mark) for mark in by_name]
         if len(times) != len(marks) or times != sorted(times):
             raise ValueError(f"A sequence has a mark for every time, in order; got {len(times)} and {len(marks)}.")
         if unknown := [mark for mark in marks if mark not in config.id2label]:
