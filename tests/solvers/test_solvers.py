@@ -90,10 +90,9 @@ def as_mask(events, num_history=L):
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
-@pytest.mark.parametrize("max_rows", [1, 3, 512])
-def test_objective_gives_the_dppl_of_any_mask_in_any_chunks(conditioning, max_rows):
+def test_objective_gives_the_dppl_of_any_mask(conditioning):
     windows = random_windows(padded=True, tied=True)
-    objective = Objective(fullynn(), windows, conditioning=conditioning, max_rows=max_rows)
+    objective = Objective(fullynn(), windows, conditioning=conditioning)
     masks = torch.rand(5, B, L, generator=seeded(1)) < torch.rand(5, B, 1, generator=seeded(2))
     expected = torch.stack([dppl_of(objective, keep) for keep in masks])
     torch.testing.assert_close(objective.dppl_keep(masks), expected)
@@ -533,10 +532,9 @@ def faded_credits(objective, row, left, num_points):
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
-@pytest.mark.parametrize(("num_points", "per_round", "max_rows"), [(3, 2, 512), (1, 1, 2), (4, 3, 5), (8, L, 1)])
-def test_integrated_gradient_is_a_plain_loop_of_rounds(conditioning, num_points, per_round, max_rows):
-    windows = random_windows(1, padded=True)
-    objective = Objective(fullynn(1), windows, conditioning=conditioning, max_rows=max_rows)
+@pytest.mark.parametrize(("num_points", "per_round"), [(3, 2), (1, 1), (4, 3), (8, L)])
+def test_integrated_gradient_is_a_plain_loop_of_rounds(conditioning, num_points, per_round):
+    objective = objective_of(1, conditioning, padded=True)
     solver = get_solver("integrated_gradient", num_points=num_points, per_round=per_round)
     ranks = places_of(solver.rank(objective, None), objective.history)
     for row in range(B):
@@ -778,9 +776,9 @@ def test_events_to_swap_in_can_be_read_off_the_order_of_the_start():
 
 
 @pytest.mark.parametrize("per_step", [1, 3, 50])
-def test_prefixes_looked_at_from_the_smallest_on_give_the_same_answer(per_step):
+def test_prefixes_looked_at_from_the_smallest_on_give_the_same_answer(per_step, monkeypatch):
     objective = objective_of(num_history=9)
-    objective.max_rows = per_step * B
+    monkeypatch.setattr("ehd_hf.models.perplexity.ROWS_AT_ONCE", per_step * B)
     ranks = places_of(torch.randn(objective.history.shape, generator=seeded()), objective.history)
     rules = [asks(objective, **target) for target in ({"share": 0.5}, {"epsilon": 0.9}, {"epsilon": 1e-9})]
     for stop in [*rules, AtSize(4)]:
