@@ -290,7 +290,7 @@ def test_ctrl_c_at_any_moment_leaves_a_model_that_explains(events, tmp_path, see
             going.wait(with_luck)
         except subprocess.TimeoutExpired:
             going.send_signal(signal.SIGINT)
-        said = words_of(going.communicate()[1])
+        said = " ".join(going.communicate()[1].split())
     assert going.returncode in (0, 1, 130), said
     if going.returncode == 130:
         assert "holds the best model so far" in said and "--finish" in said and "Traceback" not in said, said
@@ -301,10 +301,6 @@ def test_ctrl_c_at_any_moment_leaves_a_model_that_explains(events, tmp_path, see
         answer = CliRunner().invoke(app, [*map(str, words), "--minutes", "0.3", "--finish", "--json"])
         assert answer.exit_code in (0, 1), answer.stderr
         assert json.loads((out / "plan.json").read_text())["finished"] is True and (out / "results.jsonl").is_file()
-
-
-def words_of(text):
-    return " ".join(text.split())
 
 
 def test_a_finished_run_goes_on_with_more_minutes_and_keeps_them(events, tmp_path):
@@ -518,19 +514,15 @@ def test_the_demo_explains_and_writes_a_report(tmp_path):
 # --- bad input: what is said, and that nothing is written
 
 LOG = "user,ts,type\n" + "".join(f"u{n % 4},{n}.5,{'ab'[n % 3 == 0]}\n" for n in range(400))
+EVEN = "user,ts,type\n" + "".join(f"u{user},{n}.5,{'ab'[n % 2]}\n" for user in range(5) for n in range(20))
 
 
 @pytest.mark.parametrize(
     "content, options, said",
     [
         ("user,x,y" + LOG[12:], [], "which column says when it happened and which what happened"),
-        (LOG.replace("7.5,", "7.5h,"), [], r"does not read as times|one way"),
         (LOG, ["--time-format", "%Y"], "must read as %Y"),
-        (LOG, ["--minutes", "0"], "--minutes must be above 0"),
         (LOG, ["--max-marks", "1"], "at least 2"),
-        (LOG, ["--threads", "-1"], "Invalid value for '--threads'"),
-        (LOG[: LOG.index("u0,12.5")], [], "three sequences of at least 4 events"),
-        (LOG.replace("a\n", "\n"), [], "rows lack a value"),
     ],
 )
 def test_bad_input_is_refused_with_code_2_and_nothing_is_written(tmp_path, content, options, said):
@@ -548,24 +540,16 @@ def test_bad_input_is_refused_with_code_2_and_nothing_is_written(tmp_path, conte
     [
         (LOG.replace("user", "nobody", 1), ["in time: 1 / 1 / 1 sequences", "one sequence only"]),
         (re.sub(",[ab]\n", ",a\n", LOG), ["All events are of one kind"]),
+        (EVEN, ["All intervals are equal"]),
     ],
 )
-def test_one_sequence_or_one_kind_is_trained_on_with_a_warning(tmp_path, content, warnings):
+def test_poor_events_are_trained_on_with_a_warning(tmp_path, content, warnings):
     (tmp_path / "log.csv").write_text(content)
     command = ["train", str(tmp_path / "log.csv"), *TINY, "--out", str(tmp_path / "m"), "--yes", "--minutes", "0.01"]
     result = CliRunner(env={"COLUMNS": "120"}).invoke(app, command)
     assert result.exit_code in (0, 1), (result.stderr, result.exception)
     assert all(warning in words(result.stdout) for warning in warnings)
     assert (tmp_path / "m" / "config.json").is_file()
-
-
-def test_equal_intervals_are_trained_on_with_a_warning(tmp_path):
-    rows = "".join(f"u{user},{n}.5,{'ab'[n % 2]}\n" for user in range(5) for n in range(20))
-    (tmp_path / "log.csv").write_text(f"user,ts,type\n{rows}")
-    arguments = ["train", str(tmp_path / "log.csv"), *TINY, "--out", str(tmp_path / "m"), "--yes"]
-    shown = CliRunner(env={"COLUMNS": "120"}).invoke(app, arguments)
-    assert shown.exit_code in (0, 1), (shown.stderr, shown.exception)
-    assert "All intervals are equal" in words(shown.stdout) and "Gamma" not in shown.stdout
 
 
 @pytest.mark.parametrize(
@@ -576,8 +560,6 @@ def test_equal_intervals_are_trained_on_with_a_warning(tmp_path):
         ([], "which of 20 sequences"),
         (["--sequence", "service-003x"], "no sequence 'service-003x'.*Did you mean 'service-003'"),
         (["--all", "--future", "9999"], "is long enough: a window has at least 1 \\+ 9999 events"),
-        (["--sequence", "service-003", "--future", "0"], "future must be a number of events of at least 1"),
-        (["--sequence", "service-003", "--share", "0.5", "--size", "2"], "one of epsilon, share and size"),
         (["--sequence", "service-003", "--refine", "hard"], "none, prefix, prune"),
     ],
 )

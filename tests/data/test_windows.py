@@ -100,21 +100,19 @@ def test_sampling_is_fixed_sorted_and_without_replacement():
 
 def test_crops_start_wherever_enough_events_remain():
     sequences = random_sequences([9, 2, 5], starts=True)
-    store = make_crops(sequences, length=5, min_events=3)
+    store = make_crops(sequences, length=5)
     where = list(zip(store.sequence_index.tolist(), store.window_offset.tolist(), store.count.tolist(), strict=True))
-    expected = [(0, s, min(5, 9 - s)) for s in range(7)] + [(1, 0, 2)] + [(2, 0, 5), (2, 1, 4), (2, 2, 3)]
-    assert where == expected
-    assert make_crops(sequences, length=5).count.min() == 2  # half of 5 by default
+    assert where == [(0, s, min(5, 9 - s)) for s in range(8)] + [(1, 0, 2)] + [(2, s, 5 - s) for s in range(4)]
 
 
 def test_crops_pad_right_and_leave_unknown_first_intervals_out_of_the_loss():
     events = from_lists([[1.0, 3.0, 3.0, 4.0], [5.0, 6.0]], [[1, 2, 0, 1], [2, 2]], starts=[np.nan, 4.5])
-    batch = make_crops(events, length=4, min_events=4).__getitems__([0, 1])
+    batch = make_crops(events, length=4).__getitems__([0, 3])
     assert batch["times"].tolist() == [[0, 2, 2, 3], [0.5, 1.5, 1.5, 1.5]]
     assert batch["marks"].tolist() == [[1, 2, 0, 1], [2, 2, 0, 0]]
     assert batch["mask"].tolist() == [[True] * 4, [True, True, False, False]]
     assert batch["loss_mask"].tolist() == [[False, True, True, True], [True, True, False, False]]
-    crop = make_crops(events, length=2, min_events=2)
+    crop = make_crops(events, length=2)
     assert crop[1]["times"].tolist() == [2.0, 2.0] and crop[1]["loss_mask"].tolist() == [True, True]
     assert crop[0]["loss_mask"].tolist() == [False, True]
     assert crop.select([1, 0])[1]["loss_mask"].tolist() == [False, True]
@@ -133,7 +131,6 @@ def test_a_single_event_makes_a_crop():
         (lambda s: make_windows(s, future=30, history=9), "at least 39; the longest has 12"),
         (lambda s: make_windows(s.select([]), future=1, history=1), "at least one; got none"),
         (lambda s: make_crops(s, length=0), "length must be at least 1 event; got 0"),
-        (lambda s: make_crops(s, length=3, min_events=5), "at most the length of crops, 3; got 5"),
         (lambda s: parse_pair("15x40"), "such as \"15-40\"; got '15x40'"),
         (lambda s: load_windows(s, "3-4", split="test"), "no split 'test'; the source has train"),
     ],

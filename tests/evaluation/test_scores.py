@@ -20,24 +20,7 @@ from ehd_hf.evaluation.scores import (
     trivial_baselines,
 )
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
-from ehd_hf.models.point_process import MTPPConfig, MTPPModel
-from helpers import from_lists
-
-
-class PoissonMTPP(MTPPModel):
-    """Homogeneous Poisson: everything is known by hand, whatever the history."""
-
-    def __init__(self, rates):
-        super().__init__(MTPPConfig(num_marks=len(rates)))
-        self.rates = torch.nn.Parameter(torch.tensor(rates))
-
-    def encode_history(self, times, marks, mask, keep, mark_weights=None):
-        assert keep is None and times.dtype == torch.float64  # float32 would lose short intervals far from the origin
-        return times.new_zeros(len(times), times.shape[1] + 1, 1), torch.nn.functional.pad(times, (1, 0))
-
-    def score_intervals(self, states, intervals, marks):
-        total = self.rates.sum()
-        return total.log().expand_as(intervals), self.rates[marks].log(), total * intervals
+from helpers import PoissonMTPP, from_lists
 
 
 def small_fullynn(num_marks=6):

@@ -144,7 +144,7 @@ def test_training_does_not_diverge_on_hard_data(tmp_path, name, kind):
     torch.manual_seed(0)
     model = MODELS[name]()
     model.fit_time_scale(torch.from_numpy(events.intervals()))
-    data = make_crops(events, length=40, min_events=40)
+    data = make_crops(events, length=40).select(range(0, 126, 21))
     before = model(**data.__getitems__(range(6))).loss.item()
     options = {"steps": 40, "warmup_steps": 4, "batch_size": 4, "eval_every": 40, "learning_rate": 1e-2}
     args = TrainingArguments(out=str(tmp_path / "run"), progress=False, num_threads=1, **options)
@@ -182,7 +182,7 @@ def test_training_stops_before_a_loss_that_is_no_number(poisoned, tmp_path):
     weights = {name: value.clone() for name, value in poisoned.state_dict().items()}
     args = TrainingArguments(out=str(tmp_path / "run"), steps=3, batch_size=8, progress=False, num_threads=1)
     with pytest.raises(ValueError, match="loss became nan at step 0, with sequence b in the batch.*learning rate"):
-        Trainer(poisoned, args, make_crops(data.sequences, length=4, min_events=4)).train()
+        Trainer(poisoned, args, make_crops(data.sequences, length=4).select([0, 3, 6])).train()
     # What is there is the checkpoint of the beginning.
     assert [path.name for path in (tmp_path / "run").rglob("*step*")] == ["step-00000000"]
     for name, value in poisoned.state_dict().items():

@@ -311,15 +311,16 @@ def test_times_and_marks_apart_by_hand():
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
-@pytest.mark.parametrize("max_rows", [1, 4, 13, 512])
-def test_many_masks_give_what_each_gives_by_itself_in_any_order(fullynn, conditioning, max_rows):
+@pytest.mark.parametrize("at_once", [1, 4, 13, 512])
+def test_many_masks_give_what_each_gives_by_itself_in_any_order(fullynn, conditioning, at_once, monkeypatch):
+    monkeypatch.setattr("ehd_hf.models.perplexity.ROWS_AT_ONCE", at_once)
     generator = torch.Generator().manual_seed(31)
     window = random_window(B, L, K, C, generator)
     window.mask[0, [0, 3]], window.mask[1, L + K - 1] = False, False
     windows = torch.randint(B, (13,), generator=generator)
     keep_mask = torch.rand(13, L, generator=generator) < torch.rand(13, 1, generator=generator)
     keep_mask[0], keep_mask[1] = True, False
-    how = {"conditioning": conditioning, "max_rows": max_rows}
+    how = {"conditioning": conditioning}
     got = log_perplexity_of_masks(fullynn, window, keep_mask, windows, **how)
     assert got.shape == (13,) and not got.requires_grad
     for row, index in enumerate(windows.tolist()):
@@ -332,4 +333,4 @@ def test_many_masks_give_what_each_gives_by_itself_in_any_order(fullynn, conditi
     none = log_perplexity_of_masks(fullynn, window, keep_mask[:0], windows[:0], **how)
     assert none.shape == (0,)
     if conditioning == "paper":  # the default
-        assert torch.equal(log_perplexity_of_masks(fullynn, window, keep_mask, windows, max_rows=max_rows), got)
+        assert torch.equal(log_perplexity_of_masks(fullynn, window, keep_mask, windows), got)

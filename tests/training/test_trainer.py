@@ -252,14 +252,6 @@ def test_an_out_that_is_a_file_is_refused(tmp_path):
     assert (tmp_path / "run").read_text() == "mine"
 
 
-def test_a_kill_in_the_very_first_write_does_not_stop_a_new_run(tmp_path):
-    half = tmp_path / "run" / "checkpoints" / ".step-00000000.partial" / "state.safetensors"
-    half.parent.mkdir(parents=True)
-    half.write_bytes(b"half")
-    trainer(tmp_path / "run").train()
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
-
-
 def test_a_run_interrupted_twice_and_moved_is_the_same_to_the_bit(tmp_path, whole):
     interrupted(tmp_path / "first", 13)
     shutil.move(tmp_path / "first", tmp_path / "moved")
@@ -327,22 +319,6 @@ def test_resuming_with_other_arguments_or_another_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="model|weights|linear"):
         other.train(resume=True)
     assert contents(tmp_path) == before
-
-
-def test_frozen_parameters_stay_as_they_were_and_resume_too(tmp_path):
-    def frozen(out, fails_at=None):
-        run = trainer(out, fails_at=fails_at)
-        run.model.linear.bias.requires_grad_(False)
-        return run
-
-    whole, resumed = frozen(tmp_path / "whole"), frozen(tmp_path / "run")
-    bias = whole.model.linear.bias.clone()
-    whole.train()
-    with pytest.raises(KeyboardInterrupt):
-        frozen(tmp_path / "run", fails_at=26).train()
-    resumed.train(resume=True)
-    assert torch.equal(whole.model.linear.bias, bias)
-    assert torch.equal(whole.model.linear.weight, resumed.model.linear.weight)
 
 
 # by the clock

@@ -300,16 +300,11 @@ def make_windows(sequences: EventSequences, *, future: int, history: int) -> Win
     return WindowStore(sequences, first, history=history, future=future, num_too_short=int((lengths < window).sum()))
 
 
-def make_crops(sequences: EventSequences, *, length: int, min_events: int | None = None) -> CropStore:
-    """Crops of at most `length` events from every position that leaves at least `min_events`, by default half of
-    `length` (or the whole sequence)."""
+def make_crops(sequences: EventSequences, *, length: int) -> CropStore:
+    """Crops of at most `length` events from every position that leaves at least half of it (or the whole sequence)."""
     _check_cut(sequences, "length", length)
-    fewest = max(length // 2, 1) if min_events is None else min_events
-    _check_cut(sequences, "min_events", fewest)
-    if fewest > length:
-        raise ValueError(f"min_events must be at most the length of crops, {length}; got {fewest}. Lower it.")
     lengths = sequences.lengths
-    positions = lengths - np.minimum(fewest, lengths) + 1
+    positions = lengths - np.minimum(max(length // 2, 1), lengths) + 1
     first = runs(sequences.offsets[:-1], positions)
     return CropStore(sequences, first, np.minimum(np.repeat(sequences.offsets[1:], positions) - first, length))
 

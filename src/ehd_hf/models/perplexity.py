@@ -16,7 +16,8 @@ from .question import Conditioning
 from .rebuild import pull_up, select
 from .window import Window
 
-# How much `keep_gradient` holds at a time.
+# How many rebuilt windows are held at a time; how much `keep_gradient` holds.
+ROWS_AT_ONCE = 1024
 _EVENTS_AT_ONCE, _FEWEST_ROWS = 32_768, 256
 
 Rebuilder = Literal["gate", "select", "compact"]
@@ -89,14 +90,15 @@ def dppl(
     *,
     full: Tensor | None = None,
     conditioning: Conditioning = "paper",
-    rebuilder: Rebuilder = "gate",
+    **options: Any,
 ) -> Tensor:
     """Perplexity drop log ppl(x_o | H_f) - log ppl(x_o | kept), (..., B): negative when the kept events predict worse
-    than the whole history (eq. 4). `full` (B,) is log ppl(x_o | H_f), if already computed."""
+    than the whole history (eq. 4). `full` (B,) is log ppl(x_o | H_f), if already computed; `options` as in
+    `future_log_prob`."""
     if full is None:
         with torch.no_grad():
             full = log_perplexity(mtpp, window, conditioning=conditioning)
-    return full - log_perplexity(mtpp, window, keep, conditioning=conditioning, rebuilder=rebuilder)
+    return full - log_perplexity(mtpp, window, keep, conditioning=conditioning, **options)
 
 
 class DpplParts(NamedTuple):
@@ -123,30 +125,22 @@ def dppl_parts(mtpp: MTPPModel, window: Window, keep: Tensor, *, conditioning: C
 
 
 def log_perplexity_of_masks(
-    mtpp: MTPPModel,
-    window: Window,
-    keep_mask: Tensor,
-    rows: Tensor,
-    *,
-    conditioning: Conditioning = "paper",
-    max_rows: int = 1024,
+    mtpp: MTPPModel, window: Window, keep_mask: Tensor, rows: Tensor, *, conditioning: Conditioning = "paper"
 ) -> Tensor:
     """log ppl(x_o | kept history) (eq. 5) of many masks `keep_mask` (R, L), those of the windows `rows` (R,): (R,).
-    No gradients; at most `max_rows` rebuilt windows are held at a time."""
-    sums = _future_sums(mtpp, window, keep_mask, rows, conditioning, max_rows)
-    return -sums.sum(-1) / window.num_scored[rows]
+    No gradients."""
+    return -_future_sums(mtpp, window, keep_mask, rows, conditioning).sum(-1) / window.num_scored[rows]
 
 
 @torch.no_grad()
 def _future_sums(
-    mtpp: MTPPModel, window: Window, keep_mask: Tensor, rows: Tensor, conditioning: Conditioning, max_rows: int = 1024
+    mtpp: MTPPModel, window: Window, keep_mask: Tensor, rows: Tensor, conditioning: Conditioning
 ) -> Tensor:
     """log p of the future's times, and of its marks, given what each mask keeps: (R, 2). In pieces of rows that keep
     about equally many events, so that rebuilt sequences are short and memory is bounded."""
     values = window.times.new_empty(len(rows), 2)
     order = torch.argsort(keep_mask.sum(1), stable=True)
-    for start in range(0, len(order), max_rows):
-        piece = order[start : start + max_rows]
+    for piece in order.split(ROWS_AT_ONCE):
         windows = window.rows(rows[piece])
         output = future_log_prob(mtpp, windows, keep_mask[piece], conditioning=conditioning, rebuilder="compact")
         values[piece] = torch.stack([output.time_log_prob.sum(-1), output.mark_log_prob.sum(-1)], dim=-1)

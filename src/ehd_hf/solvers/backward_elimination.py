@@ -18,7 +18,6 @@ class BackwardElimination(Solver):
     smaller set does, if any."""
 
     name: ClassVar[str] = "backward_elimination"
-    orders: ClassVar[bool] = True
 
     def search(self, objective: Objective, rule: Rule, generator: torch.Generator | None) -> Found:
         found, windows = Found(objective), objective.windows

@@ -29,17 +29,13 @@ class Objective:
     """dppl of any part of the history of B windows, counting the evaluations of the MTPP.
 
     One evaluation is one likelihood of one window given one mask. `full` (B,), log ppl(x_o | H_f), is evaluated here,
-    once; a mask that keeps the whole history is then known to have dppl 0, and is not evaluated. At most `max_rows`
-    rebuilt windows are held.
+    once; a mask that keeps the whole history is then known to have dppl 0, and is not evaluated.
     """
 
     @torch.no_grad()
-    def __init__(
-        self, mtpp: MTPPModel, window: Window, *, conditioning: Conditioning = "paper", max_rows: int = 1024
-    ) -> None:
+    def __init__(self, mtpp: MTPPModel, window: Window, *, conditioning: Conditioning = "paper") -> None:
         window.check()
-        self.mtpp, self.window, self.max_rows = mtpp, window, max_rows
-        self.conditioning: Conditioning = conditioning
+        self.mtpp, self.window, self.conditioning = mtpp, window, conditioning
         self.history = window.history  # (B, L), True where there is an event
         if (window.num_scored == 0).any():
             empty = int((window.num_scored == 0).nonzero()[0])
@@ -78,9 +74,7 @@ class Objective:
 
     def _log_perplexity(self, kept: Tensor, windows: Tensor) -> Tensor:
         """log ppl(x_o | kept) (eq. 5) of each row: (R,)."""
-        values = log_perplexity_of_masks(
-            self.mtpp, self.window, kept, windows, conditioning=self.conditioning, max_rows=self.max_rows
-        )
+        values = log_perplexity_of_masks(self.mtpp, self.window, kept, windows, conditioning=self.conditioning)
         self.num_evaluations += torch.bincount(windows, minlength=len(self.windows))
         return values
 
@@ -226,7 +220,6 @@ class Solver(ABC):
     typed keywords (a dataclass), and `search` does the work."""
 
     name: ClassVar[str]
-    orders: ClassVar[bool] = False  # whether it has `rank`, an order of all events
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -234,6 +227,11 @@ class Solver(ABC):
             if cls.name in _SOLVERS:
                 raise ValueError(f"The solver name {cls.name!r} is taken by {_SOLVERS[cls.name].__module__}.")
             _SOLVERS[cls.name] = cls
+
+    @property
+    def orders(self) -> bool:
+        """Whether it has `rank`."""
+        return type(self).rank is not Solver.rank
 
     def rank(self, objective: Objective, generator: torch.Generator | None) -> Tensor:
         """Scores (B, L) of the events, for solvers that order them all; the highest is distilled first. What stands

@@ -18,7 +18,6 @@ class GreedySearch(Solver):
     it. The values are the same, the evaluations counted are those made."""
 
     name: ClassVar[str] = "greedy_search"
-    orders: ClassVar[bool] = True
 
     def search(self, objective: Objective, rule: Rule, generator: torch.Generator | None) -> Found:
         found, windows = Found(objective), objective.windows

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..models import perplexity
 from ..models.window import places_of
 from .base import AtSize, Found, Objective, Reaches, Rule, Solver, get_solver
 
 
 class RankingSolver(Solver):
     """An order of the events, then a stop: the prefix of the wanted size, or the smallest that meets the targets."""
-
-    orders = True
 
     @abstractmethod
     def rank(self, objective: Objective, generator: torch.Generator | None) -> Tensor: ...
@@ -91,7 +90,7 @@ def first_prefix(
     num_events, num_history, is_given = objective.history.sum(1), objective.history.shape[1], curve is not None
     curve = objective.full.new_full((len(ranks), num_history + 1), torch.inf) if curve is None else curve
     while len(windows):
-        until = num_history + 1 if is_given else start - (-objective.max_rows // len(windows))
+        until = num_history + 1 if is_given else start - (-perplexity.ROWS_AT_ONCE // len(windows))
         sizes = torch.arange(start, min(until, num_history + 1), device=ranks.device)
         row, step = (sizes <= num_events[windows, None]).nonzero(as_tuple=True)
         masks = (ranks[windows[row]] < sizes[step, None]) & objective.history[windows[row]]
