@@ -23,7 +23,7 @@ DATA = {"files", "hub.fetch"}
 EXPLAIN = DATA | {"data", "models", "solvers"}
 MAY_IMPORT = {
     "files": set(),
-    "hub.fetch": set(),
+    "hub.fetch": {"files"},
     "models": set(),
     "data": DATA,
     "solvers": {"models"},

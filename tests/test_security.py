@@ -6,6 +6,7 @@ import os
 import pickle
 import runpy
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +21,8 @@ from ehd_hf import EHDDistiller, FullyNNModel, cli, load_events, load_windows
 from ehd_hf.data.export import export_windows, plain_markdown
 from ehd_hf.data.sources import load_source
 from ehd_hf.data.windows import make_crops
+from ehd_hf.files import MANIFEST, check_manifest
+from ehd_hf.hub.fetch import CHECKPOINTS, list_pretrained
 from ehd_hf.models.ranking import RankingDistillerModel
 from ehd_hf.present.cards import check_card
 from ehd_hf.training.recipe import Run
@@ -120,6 +123,108 @@ def test_names_of_models_and_data_sets_are_no_way_to_other_files(name):
     for opener in (EHDDistiller.from_pretrained, load_windows):
         with pytest.raises((ValueError, OSError)):
             opener(name)
+
+
+# --- configs
+
+
+def _nested(depth):
+    return "[" * depth + "]" * depth
+
+
+def _changed(**keys):
+    def change(folder):
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | keys))
+
+    return change
+
+
+def _written(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
+def _piped(name):
+    return lambda folder: ((folder / name).unlink(missing_ok=True), os.mkfifo(folder / name))
+
+
+def _looped(name):
+    return lambda folder: ((folder / name).unlink(), (folder / name).symlink_to(name))
+
+
+def _indexed_outside(folder):
+    (folder / "model.safetensors").rename(folder.parent / "outside.safetensors")
+    save_file({"x": torch.zeros(1)}, folder / "part.safetensors")
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"x": "../outside.safetensors"}}')
+
+
+HOSTILE_FOLDERS = {
+    "a thousand million layers": (_changed(num_layers=10**9), "num_layers 1000000000 beside [0-9]+ tensors"),
+    "infinite layers": (_changed(num_layers=float("inf")), "num_layers inf"),
+    "digits without end": (_changed(num_layers=10**400), "num_layers 1000"),
+    "layers inside": (_changed(mtpp_config={"num_encoder_layers": 10**9}), "num_encoder_layers"),
+    "a huge size": (_changed(hidden_size=10**9), "hidden_size 1000000000"),
+    "huge marks": (_changed(num_marks=2**40), "num_marks"),
+    "another kernel": (_changed(attn_implementation="kernels-community/evil"), "must not load other code.*evil"),
+    "another kernel, inside": (_changed(text_config={"_attn_implementation": "a/b"}), "must not load other code"),
+    "another kernel, internal": (_changed(_attn_implementation_internal="a/b:f"), "must not load other code"),
+    "quantized": (_changed(quantization_config={"quant_method": "evil"}), "must not load other code"),
+    "half precision": (_changed(dtype="bfloat16"), "float32 or float64; got bfloat16, which tells too few"),
+    "depth": (_written("config.json", _nested(10**5)), "config.json must be the JSON"),
+    "a list": (_written("config.json", "[]"), "config.json must be the JSON object"),
+    "words": (_changed(num_marks="many"), "does not open as a model"),
+    "a config that is a pipe": (_piped("config.json"), "No model|must be a file"),
+    "weights that are a pipe": (_piped("model.safetensors"), "no file that can be read to its end"),
+    "weights that are a loop": (_looped("model.safetensors"), "no file that can be read to its end"),
+    "a config that is a loop": (_looped("config.json"), "No model"),
+    "a reading of numbers": (_written("reading.json", '{"time": 5}'), "reading's time must be"),
+    "a reading of depth": (_written("reading.json", _nested(10**5)), "reading.json must be the JSON"),
+    "an index that leads outside": (_indexed_outside, "must name the safetensors beside it.*outside"),
+    "an index that is a list": (_written("model.safetensors.index.json", "[]"), "index.json must be"),
+}
+
+
+@pytest.mark.parametrize("change, words", HOSTILE_FOLDERS.values(), ids=HOSTILE_FOLDERS)
+def test_a_hostile_folder_is_refused_in_words_and_at_once(folder, change, words):
+    change(folder)
+    began = time.monotonic()
+    with pytest.raises((ValueError, OSError), match=words):
+        EHDDistiller.from_pretrained(str(folder)).read(pa.table({"time": [1.0, 2.0], "mark": ["a", "b"]}))
+    assert time.monotonic() - began < 2
+
+
+def test_weights_that_nobody_expects_are_refused(folder):
+    weights = load_file(folder / "model.safetensors")
+    save_file({**weights, "more.weight": torch.zeros(2)}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="no others; got more.weight too.*Copy both again"):
+        EHDDistiller.from_pretrained(str(folder))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_model_in_half_precision_is_refused_with_the_reason(model, dtype):
+    with pytest.raises(
+        ValueError, match="float32 or float64; got b?float16, which tells too few numbers apart. Call model.float"
+    ):
+        EHDDistiller(model.to(dtype))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_any_flipped_bit_of_a_model_is_noticed(model, tmp_path, name):
+    EHDDistiller.from_mtpp(model).save_pretrained(tmp_path / "saved")
+    file = tmp_path / "saved" / name
+    sound = file.read_bytes()
+    for place in range(0, len(sound), len(sound) // 20):
+        file.write_bytes(sound[:place] + bytes([sound[place] ^ 4]) + sound[place + 1 :])
+        with pytest.raises(ValueError, match=f"{name}.*(SHA256SUMS|Copy it again)"):
+            EHDDistiller.from_pretrained(tmp_path / "saved")
+    file.write_bytes(sound)
+    EHDDistiller.from_pretrained(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("name", list_pretrained())
+def test_every_bundled_model_has_a_manifest_that_holds(name):
+    again = f"cd {CHECKPOINTS / name} && sha256sum $(ls | grep -v {MANIFEST}) > {MANIFEST}"
+    assert set(check_manifest(CHECKPOINTS / name, remedy=again)) >= {"config.json", "model.safetensors"}, again
 
 
 # --- checkpoints of training and plans

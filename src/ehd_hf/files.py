@@ -32,6 +32,7 @@ except ImportError:  # Windows: nothing keeps two runs apart there
     fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "SHA256SUMS"
+_OWN = "own_digest"  # key of the digest in a JSON file of ours
 _NO_SPACE, _NOT_ALLOWED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), (errno.EACCES, errno.EPERM, errno.EROFS)
 _IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY)
 _REFUSALS = {
@@ -178,14 +179,14 @@ def append_row(path: str | Path, row: Mapping[str, Any], *, allow_nan: bool = Fa
 def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
     """Write a JSON object that carries its own digest; `read_json` gives it back."""
     value = json.loads(json.dumps(dict(value)))  # as it will be read
-    write_text(path, json.dumps({**value, "digest": _own_digest(value)}, indent=1))
+    write_text(path, json.dumps({**value, _OWN: _own_digest(value)}, indent=1))
 
 
 def read_json(path: str | Path, remedy: str = "Copy it again, or remove it.") -> dict[str, Any]:
     """The JSON object in a file, which must fit the digest that it carries, if it does."""
     try:
         value = json.loads(_regular(path).read_bytes())
-        fits = isinstance(value, dict) and value.pop("digest", None) in (None, _own_digest(value))
+        fits = isinstance(value, dict) and value.pop(_OWN, None) in (None, _own_digest(value))
         reason = "it differs from the digest in it" if isinstance(value, dict) else f"it holds {value!r:.40}"
     except (ValueError, RecursionError) as error:
         fits, reason = False, f"{type(error).__name__}: {error}"

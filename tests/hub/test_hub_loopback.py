@@ -88,7 +88,7 @@ def test_one_commit_holds_weights_config_code_card_and_rows(hub, pushed, work):
     repo = hub.repos["model", EXPLAINER]
     files = repo.tree("main")
     code = {name for name in files if name.endswith(".py")}
-    assert set(files) - code == {"README.md", "config.json", "model.safetensors", "results.jsonl"}
+    assert set(files) - code == {"README.md", "SHA256SUMS", "config.json", "model.safetensors", "results.jsonl"}
     assert {"modeling_ehd_hf.py", "ehd.py", "fullynn.py", "hf_pipeline.py"} <= code and "ranking.py" not in code
     assert [commit.message for commit in repo.commits.values()] == ["initial commit", "Two steps"]
     assert files["model.safetensors"] == (work / "explainer" / "model.safetensors").read_bytes()
@@ -109,7 +109,7 @@ def test_training_may_end_on_the_hub(hub, work, reader):
     ended = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0 and "pushed to" in ended.stdout, ended.stderr[-2000:]
     files = hub.repos["model", "somebody/trained"].tree("main")
-    assert {"README.md", "config.json", "model.safetensors", "results.jsonl"} <= set(files)
+    assert {"README.md", "SHA256SUMS", "config.json", "model.safetensors", "results.jsonl"} <= set(files)
     assert b"trained-process" not in files["config.json"]  # no path of this machine
     assert reader(clients.explain, "somebody/trained")
 

@@ -106,6 +106,12 @@ class Reading:
         names = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - names):
             raise ValueError(f"A reading has the fields {', '.join(sorted(names))}; got unknown {', '.join(unknown)}.")
+        kinds: dict[str, Any] = {"marks": list | tuple, "merges": bool, "resolution": int | float | None}
+        for name, value in values.items():
+            if not isinstance(value, kind := kinds.get(name, str | None)) or not all(
+                isinstance(mark, str) for mark in value if name == "marks"
+            ):
+                raise ValueError(f"a reading's {name} must be {kind}; got {value!r:.80}. Correct it, or train anew.")
         return cls(**{**values, "marks": tuple(values.get("marks", ()))})
 
 

@@ -23,7 +23,7 @@ from ..data.reading import Read, Reading, read_events
 from ..data.sequences import EventSequences, load_events, numbers_are_names, unit_in_nanoseconds
 from ..data.tables import read_table
 from ..data.windows import before_each, ends
-from ..files import put_files
+from ..files import put_files, read_json
 from ..hub.fetch import CACHE_OPTIONS, CHECKPOINTS, fetch_model, list_pretrained, open_model, resolve
 from ..models.distiller import DistillerModel
 from ..models.ehd import EHDDistillerModel
@@ -85,6 +85,11 @@ class EHDDistiller:
         if not isinstance(model, DistillerModel | MTPPModel):
             got = type(model).__name__
             raise ValueError(f"EHDDistiller takes a distiller or an MTPP; got {got}. Open one with from_pretrained.")
+        if model.dtype not in (torch.float32, torch.float64):
+            got = (
+                f"got {str(model.dtype).removeprefix('torch.')}, which tells too few numbers apart. Call model.float()"
+            )
+            raise ValueError(f"explanations are differences of log-likelihoods in float32 or float64; {got}.")
         if solver is not None and not isinstance(solver, Solver | str):
             raise ValueError(f"solver must be a solver or the name of one; got {solver!r}.")
         config: Any = model.config
@@ -154,7 +159,7 @@ class EHDDistiller:
     def reading(self) -> Reading:
         """How the model's events are read: as those it was trained on, if its folder says."""
         if self.folder is not None and (file := Path(self.folder) / _READING_FILE).is_file():
-            return Reading.from_dict(json.loads(file.read_text(encoding="utf-8")))
+            return Reading.from_dict(read_json(file))
         config: Any = self.mtpp.config
         return Reading(marks=tuple(config.id2label.values()), time_unit=config.time_unit)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,14 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError 
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModel
 
+from ..files import MANIFEST, check_manifest, digest, read_json
+
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 CACHE_OPTIONS = ("cache_dir", "force_download", "local_files_only")  # of huggingface_hub.snapshot_download
+FILES = ("config.json", "reading.json", "*.safetensors", "*.safetensors.index.json")  # what is opened of a model
+# Keys of a config with which transformers would fetch or load other code, and what they may say.
+_LOADS_CODE: dict[str, Sequence[str]] = {"attn_implementation": ("eager", "sdpa"), "quantization_config": ()}
+_LOADS_CODE["experts_implementation"] = ("eager",)
 _CLIENT_ERRORS = (HTTPError, HFValidationError, LocalEntryNotFoundError, ConnectionError)
 
 
@@ -94,9 +100,8 @@ def fetch_model(name: str, *, revision: str | None = None, subfolder: str = "", 
         if name.count("/") != 1 or os.path.isdir(folder):
             near = difflib.get_close_matches(name, list_pretrained(), 1)
             raise OSError(f"ids there are somebody/name.{f' Did you mean {near[0]!r}?' if near else ''}")
-        names = ("config.json", "reading.json", "*.safetensors", "*.safetensors.index.json")
         with hub_errors(name, "model", revision, token=options.get("token")):
-            wanted = [inside + file for file in names]
+            wanted = [inside + file for file in (*FILES, MANIFEST)]
             folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted, **options))
             if not (folder / inside / "config.json").is_file() or not any((folder / inside).glob("*.safetensors")):
                 there = HfApi(token=options.get("token")).list_repo_files(name, revision=revision)
@@ -116,33 +121,69 @@ def open_model(folder: str | Path, **options: Any) -> Any:
     if lacking := sorted({*info["missing_keys"], *(entry[0] for entry in info["mismatched_keys"])}):
         got = f"{', '.join(lacking[:3])} is missing or of another shape. Copy it again, or train anew"
         raise ValueError(f"{folder} must hold all weights of a {type(model).__name__}; {got}.")
+    if unexpected := sorted(info["unexpected_keys"]):
+        got = f"got {', '.join(unexpected[:3])} too. Was config.json changed? Copy both again, or train anew"
+        raise ValueError(f"{folder} must hold the weights of a {type(model).__name__} and no others; {got}.")
     return model
 
 
 def check_weights(folder: str | Path) -> None:
-    """Refuse a folder without safetensors, and safetensors that are damaged: cut short, or not the bytes that the Hub
-    announced. A damaged file in the Hub's cache is removed from there, so that the next download is a fresh one."""
-    weights = sorted(Path(folder).glob("*.safetensors"))
+    """Refuse a folder without safetensors; files that are cut short, not the bytes that the Hub announced or not what
+    the folder's manifest lists; and a config that does not fit the weights or loads other code. A damaged file in the
+    Hub's cache is removed from there, so that the next download is a fresh one."""
+    folder = Path(folder)
+    weights = sorted(folder.glob("*.safetensors"))
     if not weights:
-        names = [file.name for file in Path(folder).iterdir()] if Path(folder).is_dir() else []
+        names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
         raise ValueError(_no_weights(str(folder), names))
+    num_tensors = num_values = 0
     for file in weights:
-        blob = file.resolve()
+        blob = Path(os.path.realpath(file))
         # The cache names a large file by the digest that the Hub announced for it.
         in_cache = file.is_symlink() and re.fullmatch("[0-9a-f]{64}", blob.name) is not None
         remedy = "The repository has it so: push it again" if in_cache else "Copy it again, or train anew"
         try:
-            if in_cache and (digest := hashlib.sha256(blob.read_bytes()).hexdigest()) != blob.name:
+            if not blob.is_file():  # a pipe has no end
+                raise SafetensorError("it is missing, or no file that can be read to its end")
+            if in_cache and (got := digest(blob)) != blob.name:
                 remedy = "Load it again to download it afresh"
-                raise SafetensorError(f"its digest is {digest[:12]}... instead of {blob.name[:12]}..., as announced")
-            with safe_open(file, "pt"):
-                pass
+                raise SafetensorError(f"its digest is {got[:12]}... instead of {blob.name[:12]}..., as announced")
+            with safe_open(file, "pt") as opened:
+                shapes = [opened.get_slice(name).get_shape() for name in opened.keys()]
+            num_tensors, num_values = num_tensors + len(shapes), num_values + sum(map(prod, shapes))
         except SafetensorError as error:
             if in_cache:
                 file.unlink()
                 blob.unlink()
             message = f"{file.name} of {folder} is not the file that was saved: {error}. {remedy}."
             raise ValueError(message) from error
+    check_manifest(folder, FILES)
+    _check_config(folder, num_tensors, num_values)
+    for file in folder.glob("*.safetensors.index.json"):
+        parts = read_json(file).get("weight_map")
+        if not isinstance(parts, dict) or not set(map(str, parts.values())) <= {part.name for part in weights}:
+            raise ValueError(f"{file} must name the safetensors beside it; got {parts!r:.200}. Copy it again.")
+
+
+def _check_config(folder: Path, num_tensors: int, num_values: int) -> None:
+    """Refuse a config of more layers, or of larger sizes, than the weights beside it can have, before anything is
+    allocated; and one that would load other code."""
+    waiting: list[Any] = [read_json(folder / "config.json")]
+    while waiting:
+        values = waiting.pop()
+        for key, value in values.items() if isinstance(values, dict) else enumerate(values):
+            name, most = str(key), inf
+            if name.endswith("layers") or name.startswith("num_") or name.endswith("_size"):
+                most = num_tensors if name.endswith("layers") else max(num_values, 1_000_000)
+            if isinstance(value, int | float) and not value <= most:
+                got = f"got {name} {value!r:.40} beside {num_tensors} tensors of {num_values:,} numbers"
+                raise ValueError(f"the config of {folder} must fit its weights; {got}. Copy both, or train anew.")
+            allowed = _LOADS_CODE.get(name.removeprefix("_").removesuffix("_internal"))
+            if allowed is not None and value is not None and value not in allowed:
+                fix = f"Remove it from config.json{f', or write {allowed[0]}' if allowed else ''}."
+                raise ValueError(f"the config of {folder} must not load other code; got {name} {value!r:.80}. {fix}")
+            if isinstance(value, dict | list):
+                waiting.append(value)
 
 
 def _no_weights(where: str, names: Sequence[str]) -> str:

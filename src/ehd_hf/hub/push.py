@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -25,10 +26,10 @@ from transformers.utils import logging
 
 from .. import __version__
 from ..data.export import CARD_FOLDER, is_export
-from ..files import read_rows
+from ..files import MANIFEST, manifest, read_rows
 from ..models.hf_pipeline import TASK, EventHistoryPipeline
 from ..present.cards import SHOWN_TASKS, check_card, model_card
-from .fetch import check_weights, hub_errors, open_model
+from .fetch import FILES, check_weights, hub_errors, open_model
 
 MODELING_FILE = "modeling_ehd_hf.py"
 Rows = Sequence[Mapping[str, Any]]
@@ -189,7 +190,9 @@ def _trained_files(
     training = json.loads(log.read_text()) if log.is_file() else None
     about = yaml.safe_load(Path(card).read_text("utf-8")) if card else {"pretty_name": folder.resolve().name}
     files = model_files(model, name, rows=own, data=OWN_DATA | about, training=training, **options)
-    return files | {file.name: file for file in folder.glob("reading.json")}  # how its events are read
+    files |= {file.name: file for file in folder.glob("reading.json")}  # how its events are read
+    opened = {name: files[name] for name in files if any(fnmatchcase(name, pattern) for pattern in FILES)}
+    return files | {MANIFEST: manifest(opened).encode()}
 
 
 def _windows_files(folder: Path, name: str) -> dict[str, bytes | Path]:
