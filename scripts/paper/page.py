@@ -154,6 +154,7 @@ TASK_COLUMNS = {
         Column("model", "model"),
     ],
 }
+PAGE_TASKS = {*TASK_COLUMNS, "peers"}
 EXPLANATION_TASKS = {
     "explain": "The smallest sets that meet a target",
     "causes": "Do explanations find the causes?",
@@ -401,6 +402,26 @@ def data_tables(rows: Rows) -> Iterator[str]:
             yield plain_table("data", beside)
 
 
+def peers_table(rows: Rows) -> Table:
+    """NLL of every point process on every data set: mean ± std over seeds, where there are several."""
+    lines: dict[tuple[str, str], dict[str, Any]] = {}
+    for (package, model, data), same in groups_by(rows, "package", "model", "data").items():
+        is_trivial = "seed" not in same[0]
+        lines.setdefault((package, model), {"model": model, "package": "trivial" if is_trivial else package})
+        values = [row["test_nll"] for row in same]
+        spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+        best = " *" if same[0].get("is_best") else ""
+        lines[package, model][data] = f"{statistics.mean(values):.3f}{spread}{best}"
+    columns = [Column("model", "point process"), Column("package", "of")]
+    columns += [Column(data, data) for data in dict.fromkeys(row["data"] for row in rows)]
+    ordered = sorted(lines.values(), key=lambda line: line["package"] != "trivial")
+    title = (
+        f"NLL per event, the whole test split (lower is better), after {rows[0]['seconds']:g} CPU seconds of training"
+    )
+    note = "*: the best trivial model by validation. `auto` is what `ehd-hf train` makes of the data by the clock."
+    return Table(title, ordered, columns, note)
+
+
 def case_study_tables(rows: Rows) -> list[Table]:
     """What the distilled events have in common, from `case_study` rows."""
     spec = ".3f"
@@ -496,7 +517,11 @@ def results_page(rows: Rows, *, command: str, figures: Mapping[str, Sequence[tup
     figures = figures or {}
     parts = ["# Results", f"Made by `{command}`; do not edit, every number comes from a row.", _PREFACE]
     parts += [f"![{caption}]({path})" for caption, path in figures.get("", ())]
-    for (data,), of_data in groups_by(rows, "data").items():
+    if peers := _of_task(rows, "peers"):
+        commands = "\n".join(dict.fromkeys(row["command"] for row in peers))
+        parts += ["## Point processes beside those of EasyTPP", f"```bash\n{commands}\n```"]
+        parts.append(_table_text(peers_table(peers)))
+    for (data,), of_data in groups_by([row for row in rows if row["task"] != "peers"], "data").items():
         parts.append(f"## {data}")
         if data.startswith("retweet_seismic738"):
             parts.append("Retweet cascades of the same collection as the paper's Retweet, but not its sequences.")

@@ -11,7 +11,7 @@ from pathlib import Path
 from ehd_hf.files import read_rows, write_text
 from figures import draw
 from headlines import put_headlines
-from page import TASK_COLUMNS, results_page
+from page import PAGE_TASKS, results_page
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 EXAMPLE = """examples:
@@ -36,7 +36,7 @@ def report(arguments: argparse.Namespace, command: str) -> None:
     for file in files:
         if not file.is_file():
             raise ValueError(f"{file} must be a file of rows; there is none. Make it with scripts/paper/evaluate.py.")
-    rows = [row for file in files for row in read_rows(file) if row.get("task") in TASK_COLUMNS]
+    rows = [row for file in files for row in read_rows(file) if row.get("task") in PAGE_TASKS]
     if arguments.readme:
         write_text(arguments.readme, put_headlines(arguments.readme.read_text(encoding="utf-8"), rows))
         return
