@@ -139,8 +139,8 @@ TASK_COLUMNS = {
         Column("solver", "answer"),
         Column("num_models", "seeds", "d"),
         Column("nll", "NLL"),
-        Column("first", "cause first"),
-        *_interval("first"),
+        Column("cause_first", "cause first"),
+        *_interval("cause_first"),
         Column("ap", "average precision"),
         Column("error", "calibration error, causes", ".4f"),
         *_interval("error", ".4f"),
@@ -620,16 +620,16 @@ def _why_in_words(rows: Rows) -> str:
     if not models or "true posterior" not in named:
         return ""
     texts = [
-        f"{row['model']} (NLL {row['nll']:.3f}) names the cause first in {row['first']:.1%} of cases; its "
+        f"{row['model']} (NLL {row['nll']:.3f}) names the cause first in {row['cause_first']:.1%} of cases; its "
         f"probabilities "
         f"of causes are off by {row['error']:.4f} on average, that of nothing by {row['error_none']:.3f}"
         for row in (models[0], *models[1:][-1:])
     ]
     limit = named["true posterior"]
-    others = f"recency in {named['recency']['first']:.1%}, pair lift in {named['pair lift']['first']:.1%}"
+    others = f"recency in {named['recency']['cause_first']:.1%}, pair lift in {named['pair lift']['cause_first']:.1%}"
     return (
         f"**How far can the probabilities be trusted?** As far as the model is likely. {'. '.join(texts)}. The limit, "
-        f"the true posterior, names it in {limit['first']:.1%} (NLL {limit['nll']:.3f}), {others}."
+        f"the true posterior, names it in {limit['cause_first']:.1%} (NLL {limit['nll']:.3f}), {others}."
     )
 
 

@@ -6,11 +6,12 @@ from argparse import Namespace
 import numpy as np
 import pytest
 
+import figures
 import tasks.causes
 from ehd_hf.data import synthetic
 from ehd_hf.data.windows import make_windows
 from helpers import from_lists, tiny_fullynn
-from page import over_seeds
+from page import over_seeds, results_page
 from tasks import why
 from tasks.why import auroc, calibration, lift_scores, roots_come_first
 
@@ -76,19 +77,28 @@ def test_rows_of_one_model_beside_what_it_is_compared_with(few_simulated, tmp_pa
     rows = list(why.find_rows(asked(model=[tmp_path / "model"]), lambda key: None))
     assert [row["solver"] for row in rows] == ["true posterior", "recency", "pair lift", "why", *why.SOLVERS]
     truth, recency, lift, model, *_ = rows
-    assert truth["first"] > lift["first"] > recency["first"] and truth["auroc"] > 0.9 > model["auroc"]
+    assert (
+        truth["cause_first"] > lift["cause_first"] > recency["cause_first"] and truth["auroc"] > 0.9 > model["auroc"]
+    )
     assert truth["error_none"] < 0.1 and truth["root_first"] > model["root_first"]
     assert model["nll"] > 0 and "error" not in recency
     for row in rows:
-        assert row["first_low"] <= row["first"] <= row["first_high"]
+        assert row["cause_first_low"] <= row["cause_first"] <= row["cause_first_high"]
         assert json.loads(json.dumps(row, allow_nan=False))["num_with_cause"] == truth["num_with_cause"] > 50
+    page = results_page(rows, command="make it")
+    assert "### Why did one event happen? (1, 25), test, 200 windows drawn, survival conditioning\n" in page
+    assert f"model (NLL {model['nll']:.3f}) names the cause first in {model['cause_first']:.1%} of cases" in page
+    drawn = figures.draw(rows, tmp_path, tmp_path / "page.md")
+    assert drawn["simulated:delayed"][0][1] == "reliability_simulated_delayed_1-25.png"
+    lines = figures.reliability_plot([truth, model]).axes[0].lines
+    assert lines[0].get_label() == "true posterior" and lines[-1].get_xdata().tolist() == [0, 1]
 
 
 def test_seeds_of_a_model_become_one_line():
     rows = [
-        {"model": name, "solver": "why", "first": x, "first_low": x - 0.1}
+        {"model": name, "solver": "why", "cause_first": x, "cause_first_low": x - 0.1}
         for name, x in (("a", 0.5), ("a_seed1", 0.7))
     ]
     (line,) = over_seeds([*rows])
     assert (line["model"], line["num_models"]) == ("a", 2)
-    assert line["first"] == pytest.approx(0.6) and line["first_low"] == pytest.approx(0.4)
+    assert line["cause_first"] == pytest.approx(0.6) and line["cause_first_low"] == pytest.approx(0.4)

@@ -57,13 +57,13 @@ class Truth:
     parents: np.ndarray  # of the traced events, as in `SimulatedEvents`
 
     def scored(self, answers: Answers) -> Row:
-        """`first`: share of the targets with a cause whose cause has the highest score, and `ap`, the mean of one
+        """`cause_first`: of the targets with a cause, the share where it has the highest score; `ap`: the mean of one
         over its place. Of probabilities, the calibration errors `error` and `error_none`, with what was counted in
         `bins` and `bins_none`; `auroc` of p(nothing); `root_first` of traced events with a parent. All have intervals
         by bootstrap over sequences."""
         has, groups = self.causes.any(1), self.windows.sequence_index
         metrics = cause_metrics(answers.scores[has], self.causes[has])
-        row = _with_interval("first", metrics["recall"][:, 0], groups[has])
+        row = _with_interval("cause_first", metrics["recall"][:, 0], groups[has])
         row |= _with_interval("ap", metrics["ap"], groups[has])
         if answers.p_none is None:
             return row
@@ -144,7 +144,7 @@ def find_rows(arguments: Namespace, cache: Cache) -> Iterator[Row]:
     traced = test.select(range(min(NUM_TRACED, len(test))))
     truth = Truth(windows, causes_of(windows, parents), traced, parents[: traced.num_events])
     run = Run(cache, "survival", arguments.seed, arguments.batch_size, True, stamp | {"limit": limit})
-    base = run.key("why", windows, num_with_cause=int(truth.causes.any(1).sum()))
+    base = run.key("why", windows, model=None, num_with_cause=int(truth.causes.any(1).sum()))
 
     def answers(solver: str, mtpp: MTPPModel | None) -> Answers:
         if mtpp is not None:
