@@ -2,7 +2,8 @@
 
 tasks: data (what a data set is made of); mtpp (likelihood and calibration of point processes); distiller, ehed, emhd,
 case_study, losses (the paper's tables and figures); explain (smallest sets that meet a target), causes (against the
-true causes of simulated events), trust (other seeds, shuffled weights), curves (deletion and insertion).
+true causes of simulated events), trust (other seeds, shuffled weights), curves (deletion and insertion); why (the
+probable causes of single events, against the true ones).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ TASKS = {
     "mtpp": "mtpp",
     **dict.fromkeys(("distiller", "ehed", "emhd", "case_study"), "windows"),
     "losses": "losses",
+    "why": "why",
     **dict.fromkeys(("explain", "causes", "trust", "curves"), "explanations"),
 }
 

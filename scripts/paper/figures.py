@@ -16,10 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from ehd_hf.present.picture import COLOURS, STYLE, save_figure
-from page import Row, Rows, explanation_settings, groups_by, method_name
+from page import Row, Rows, explanation_settings, groups_by, method_name, run_name
 
 Drawn = tuple[str, str, str, Figure]  # data set, file name, caption, figure
 DASHES = ("-", "--", "-.", ":")  # a second cue besides colour, for print
+SMALLEST_BIN = 30  # events below which a share is chance's
 PERCENT = PercentFormatter(1.0, decimals=0)
 
 
@@ -236,6 +237,27 @@ def precision_plot(rows: Rows) -> Figure:
     return figure
 
 
+@plot
+def reliability_plot(rows: Rows) -> Figure:
+    """How often what was given a probability is so: causes on the left, no cause on the right, a line per model; who
+    lies below the diagonal says too much.
+
+    Args:
+        rows: of the task why: `bins` and `bins_none`, of (mean probability, share, number).
+    """
+    figure = new_figure(height=3.4)
+    for axes, key, what in zip(figure.subplots(1, 2), ("bins", "bins_none"), ("causes", "no cause"), strict=True):
+        for index, row in enumerate(rows):
+            probability, share, number = np.array(row[key]).T
+            many = number >= SMALLEST_BIN
+            axes.plot(probability[many], share[many], marker=".", label=row["model"] or row["solver"], **_line(index))
+        axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.8, zorder=1)
+        axes.set(xlabel=f"probability, {what}", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    figure.axes[0].set_ylabel("share that is so")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
 CHECKS = {
     "distiller seeds": "other seeds of the distiller: should be high",
     "point process seeds": "other seeds of the point process: should be high",
@@ -302,7 +324,7 @@ def draw(rows: Rows, folder: Path, page: Path) -> dict[str, list[tuple[str, str]
     """Draw what there are rows for, of each data set one setting; captions and paths as seen from `page`, by data
     set."""
     drawn: dict[str, list[tuple[str, str]]] = {}
-    drawings = (_losses(rows), _case_studies(rows), _explanations(rows), _conditionings(rows))
+    drawings = (_losses(rows), _case_studies(rows), _explanations(rows), _conditionings(rows), _reliabilities(rows))
     for data, name, caption, figure in chain.from_iterable(drawings):
         file = folder / (re.sub(r"[^\w.-]+", "_", name) + ".png")
         save_figure(figure, file)
@@ -365,6 +387,21 @@ def _conditionings(rows: Rows) -> Iterator[Drawn]:
             title = f"{data} {_pair(group[0])}"
             caption = f"What is lost as events are removed, under both conditionings, {title}"
             yield data, f"conditioning_{data}_{pair}", caption, conditioning_plot(_with_method_names(group), title)
+
+
+def _reliabilities(rows: Rows) -> Iterator[Drawn]:
+    """Probabilities of causes beside what happened, of the first seed of each model."""
+    told = [row for row in rows if row["task"] == "why" and "bins" in row]
+    for (data, pair), group in groups_by(told, "data", "pair").items():
+        first = {run_name(row): row for row in reversed(group)}
+        title = f"{data} {_pair(group[0])}"
+        shown = [{**row, "model": row["model"] and name} for name, row in reversed(first.items())]
+        yield (
+            data,
+            f"reliability_{data}_{pair}",
+            f"Probabilities and what happened, {title}",
+            reliability_plot(shown, title),
+        )
 
 
 def _with_method_names(rows: Rows) -> list[Row]:

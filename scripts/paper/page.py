@@ -134,6 +134,23 @@ TASK_COLUMNS = {
         Column("model", "model"),
         Column("seed", "seed", "d"),
     ],
+    "why": [
+        Column("model", "model"),
+        Column("solver", "answer"),
+        Column("num_models", "seeds", "d"),
+        Column("nll", "NLL"),
+        Column("cause_first", "cause first"),
+        *_interval("cause_first"),
+        Column("ap", "average precision"),
+        Column("error", "calibration error, causes", ".4f"),
+        *_interval("error", ".4f"),
+        Column("error_none", "calibration error, nothing"),
+        *_interval("error_none"),
+        Column("auroc", "AUROC, nothing"),
+        *_interval("auroc"),
+        Column("root_first", "root first"),
+        *_interval("root_first"),
+    ],
     "trust": [
         Column("check", "check"),
         Column("solver", "method"),
@@ -158,6 +175,7 @@ PAGE_TASKS = {*TASK_COLUMNS, "peers"}
 EXPLANATION_TASKS = {
     "explain": "The smallest sets that meet a target",
     "causes": "Do explanations find the causes?",
+    "why": "Why did one event happen?",
     "trust": "Can they be trusted?",
     "curves": "Deletion and insertion",
 }
@@ -570,8 +588,10 @@ def _explanation_sections(rows: Rows) -> Iterator[list[str]]:
     """Of the tasks that look at explanations themselves: a section per task and setting."""
     for task, heading in EXPLANATION_TASKS.items():
         for setting, group in explanation_settings(rows, task):
-            shown = [with_recalls(row) for row in group]
-            parts = [f"### {heading} {setting}", _commands(shown), plain_table(task, shown)]
+            shown = over_seeds(group) if task == "why" else [with_recalls(row) for row in group]
+            parts = [f"### {heading} {setting}", _commands(group), plain_table(task, shown)]
+            if task == "why":
+                parts.insert(1, _why_in_words(shown))
             yield [*parts, _explanation_note(task, shown), _spread_over_seeds(task, shown)]
 
 
@@ -603,6 +623,41 @@ def with_recalls(row: Row) -> dict[str, Any]:
     return {**row, **{f"recall_{k}": recall[k - 1] for k in (3, 5, 10) if recall and len(recall) >= k}}
 
 
+def over_seeds(rows: Rows) -> list[dict[str, Any]]:
+    """Rows of models that differ in their seed alone as one: means, and intervals that hold those of all."""
+    ends = {"low": min, "high": max}
+    lines = []
+    for same in groups_by(
+        [{**row, "model": row["model"] and run_name(row)} for row in rows], "model", "solver"
+    ).values():
+        line = {**same[0], "num_models": len(same) if same[0]["model"] else None}
+        for key, value in same[0].items():
+            if isinstance(value, float):
+                line[key] = ends.get(key.rpartition("_")[2], statistics.mean)([row[key] for row in same])
+        lines.append(line)
+    return lines
+
+
+def _why_in_words(rows: Rows) -> str:
+    """What the table says, of the model that is likeliest, and of the one least so."""
+    named = {row["solver"]: row for row in rows if not row["model"]}
+    models = sorted((row for row in rows if row["model"] and "error" in row), key=lambda row: row["nll"])
+    if not models or "true posterior" not in named:
+        return ""
+    texts = [
+        f"{row['model']} (NLL {row['nll']:.3f}) names the cause first in {row['cause_first']:.1%} of cases; its "
+        f"probabilities "
+        f"of causes are off by {row['error']:.4f} on average, that of nothing by {row['error_none']:.3f}"
+        for row in (models[0], *models[1:][-1:])
+    ]
+    limit = named["true posterior"]
+    others = f"recency in {named['recency']['cause_first']:.1%}, pair lift in {named['pair lift']['cause_first']:.1%}"
+    return (
+        f"**How far can the probabilities be trusted?** As far as the model is likely. {'. '.join(texts)}. The limit, "
+        f"the true posterior, names it in {limit['cause_first']:.1%} (NLL {limit['nll']:.3f}), {others}."
+    )
+
+
 def _explanation_note(task: str, rows: Rows) -> str:
     windows = f"{_range([row['num_windows'] for row in rows], ',d')} windows"
     if sequences := [row["num_sequences"] for row in rows if row.get("num_sequences")]:
@@ -623,6 +678,14 @@ def _explanation_note(task: str, rows: Rows) -> str:
             f"{windows} with {_range([row['num_causes'] for row in rows], '.1f')} causes each "
             f"on average; {without} of the windows drawn have none and are left out. The oracle ranks by the true "
             "posterior of parenthood; 'true process' searches with the true likelihood in the trained model's place."
+        )
+    if task == "why":
+        with_cause = _range([row["num_with_cause"] for row in rows], ",d")
+        return (
+            f"{windows}, each an event and the 25 before it; {with_cause} have their cause among these. Why: the "
+            "probabilities of `explainer.why`; leave one out and integrated gradient order by dppl of the one event. "
+            "The true posterior is what nobody can beat. Root first: of the triggered events of 100 sequences. Of "
+            "several seeds the means, and intervals that hold those of all; bootstrap over sequences."
         )
     if task == "trust":
         return (

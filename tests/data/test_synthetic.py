@@ -63,6 +63,14 @@ def test_parents_are_earlier_in_the_same_sequence_and_allowed(make):
     assert (sequences.intervals() >= 0).all()
 
 
+@pytest.mark.parametrize(("tail", "delay"), [(None, stats.gamma(3, scale=2.0)), (1.5, stats.lomax(1.5, scale=2.0))])
+def test_delays_follow_their_distribution(tail, delay):
+    process = HawkesProcess([0.01], [[0.5]], 2.0, 3, tail=tail)
+    sequences, parents = process.simulate(2e5, 1, generator(5))
+    delays = (sequences.times - sequences.times[parents])[parents >= 0]
+    assert len(delays) > 1500 and stats.kstest(delays, delay.cdf).pvalue > 0.01
+
+
 # ready-made processes and bad input
 
 

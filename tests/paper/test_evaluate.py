@@ -10,7 +10,7 @@ import torch
 import evaluate as script
 import helpers
 import report
-import tasks
+import tasks.causes
 from ehd_hf.data import synthetic
 from ehd_hf.data.export import export_windows
 from ehd_hf.data.windows import make_windows
@@ -18,7 +18,7 @@ from ehd_hf.evaluation import answers
 from ehd_hf.models.ehd import EHDDistillerModel
 from ehd_hf.models.ranking import RankingDistillerModel
 from page import TASK_COLUMNS, method_name, results_page, with_recalls
-from tasks import explanations, mtpp, windows
+from tasks import mtpp, windows
 from tasks.true_process import TRUE_PROCESS
 
 TIMED = {"seconds", "seconds_per_window", "distill_seconds_per_window", "time_ratio", "command"}
@@ -70,7 +70,7 @@ def few_simulated(monkeypatch, simulated):
     """simulated:delayed stands for the same few events."""
     both = {"train": simulated, "test": simulated}
     monkeypatch.setattr(synthetic, "simulated_events", lambda *_: both)
-    monkeypatch.setattr(explanations, "simulated_events", lambda *_: both)
+    monkeypatch.setattr(tasks.causes, "simulated_events", lambda *_: both)
 
 
 def rows_of(path):

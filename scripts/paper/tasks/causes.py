@@ -8,6 +8,7 @@ parenthood, the other searches as anyone else does, but with the true likelihood
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ehd_hf.data.synthetic import HawkesProcess
+from ehd_hf.data.synthetic import PROCESSES, HawkesProcess, simulated_events
 from ehd_hf.data.windows import WindowStore
 from ehd_hf.evaluation.answers import objectives
 from ehd_hf.evaluation.statistics import mean_interval
@@ -24,9 +25,21 @@ from ehd_hf.models.point_process import MTPPOutput
 from ehd_hf.solvers.base import Solver
 
 from . import Row, Run
-from .true_process import TrueProcess
+from .true_process import TrueProcess, delay
 
 ORACLE, RANDOM = "oracle", "random"
+
+
+def known_process(arguments: Namespace) -> tuple[np.ndarray, HawkesProcess]:
+    """The parents of simulated test events, as in `SimulatedEvents`, and the process that made them."""
+    kind, _, name = arguments.data.partition(":")
+    if kind != "simulated":
+        raise ValueError(
+            f"causes are known of simulated events only; got --data {arguments.data}. Try simulated:delayed."
+        )
+    if arguments.split != "test":
+        raise ValueError(f"causes are evaluated on the split test; got {arguments.split}. Leave --split out.")
+    return simulated_events(name)["test"].parents, PROCESSES[name]()
 
 
 def causes_of(windows: WindowStore, parents: np.ndarray) -> np.ndarray:
@@ -83,7 +96,7 @@ class TrueLikelihood(torch.nn.Module):
         super().__init__()
         self.register_buffer("base", torch.tensor(np.asarray(process.base_rates)))
         kernels = list(TrueProcess(process).kernels())
-        self.delays = [(shape, scale) for shape, scale, _ in kernels]
+        self.delays = [(shape, scale, process.tail) for shape, scale, _ in kernels]
         children = np.stack([branching for *_, branching in kernels])
         self.register_buffer("mean_children", torch.tensor(children))  # (number of delays, C, C)
 
@@ -118,9 +131,9 @@ class TrueLikelihood(torch.nn.Module):
         base, children = self.get_buffer("base"), self.get_buffer("mean_children")
         total, observed = base.sum().expand_as(query), base[query_marks]
         compensator = base.sum() * (query - begin)
-        for (shape, scale), branching in zip(self.delays, children, strict=True):
-            density, distribution = _erlang(query[:, :, None] - double[:, None, :], shape, scale)
-            _, before = _erlang(begin[:, :, None] - double[:, None, :], shape, scale)
+        for kind, branching in zip(self.delays, children, strict=True):
+            density, distribution = delay(query[:, :, None] - double[:, None, :], *kind)
+            _, before = delay(begin[:, :, None] - double[:, None, :], *kind)
             in_all = branching.sum(1)[marks][:, None, :] * earlier
             to_mark = branching[marks[:, None, :], query_marks[:, :, None]] * earlier
             total = total + (in_all * density).sum(-1)
@@ -130,17 +143,6 @@ class TrueLikelihood(torch.nn.Module):
         mark_log_prob = (observed / total).log().masked_fill(~query_mask, 0.0).to(times.dtype)
         parts = {"time_log_prob": time_log_prob, "mark_log_prob": mark_log_prob}
         return MTPPOutput(log_prob=time_log_prob + mark_log_prob, compensator=compensator, **parts)
-
-
-def _erlang(lag: Tensor, shape: int, scale: float) -> tuple[Tensor, Tensor]:
-    """Density and distribution function of the gamma delay with whole `shape`, as in `true_process` for arrays."""
-    x = torch.where(lag > 0, lag, 0.0) / scale
-    term = torch.exp(-x)
-    survival = term
-    for k in range(1, shape):
-        term = term * x / k
-        survival = survival + term
-    return torch.where(lag < 0, 0.0, term / scale), 1 - survival
 
 
 def evaluate_causes(

@@ -8,7 +8,6 @@ from typing import Any
 
 from transformers import AutoModel
 
-from ehd_hf.data.synthetic import PROCESSES, simulated_events
 from ehd_hf.data.windows import WindowStore
 from ehd_hf.evaluation.answers import check_vocabulary, compare, get_method
 from ehd_hf.evaluation.scores import check_marks
@@ -16,7 +15,7 @@ from ehd_hf.files import checkpoint_stamp
 from ehd_hf.models.question import Question
 
 from . import Cache, Row, get_ranking, load_distiller, load_model_windows
-from .causes import TrueLikelihood, evaluate_causes
+from .causes import TrueLikelihood, evaluate_causes, known_process
 from .trust import Explained, evaluate_curves, evaluate_trust
 
 Rows = Iterator[Row]
@@ -54,14 +53,7 @@ def _explain(arguments: Namespace, cache: Cache) -> Rows:
 
 
 def _causes(arguments: Namespace, cache: Cache) -> Rows:
-    kind, _, name = arguments.data.partition(":")
-    if kind != "simulated":
-        raise ValueError(
-            f"causes are known of simulated events only; got --data {arguments.data}. Try simulated:delayed."
-        )
-    if arguments.split != "test":
-        raise ValueError(f"causes are evaluated on the split test; got {arguments.split}. Leave --split out.")
-    parents, process = simulated_events(name)["test"].parents, PROCESSES[name]()
+    parents, process = known_process(arguments)
     for folder in arguments.model:
         distiller, windows, run = load_model_windows(arguments, folder, cache)
         check_vocabulary(distiller, windows)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ehd_hf.data.sequences import EventSequences
 from ehd_hf.data.synthetic import HawkesProcess
@@ -43,7 +45,7 @@ class TrueProcess:
         total = np.zeros((len(times), len(times)))
         for shape, scale, children in self.kernels():
             acts = children.sum(axis=1)[marks] > 0  # the others, distractors above all, need no column
-            density, _ = _erlang(times[:, None] - times[None, acts], shape, scale)
+            density, _ = self._delay(times[:, None] - times[None, acts], shape, scale)
             total[:, acts] += children[marks[None, acts], marks[:, None]] * density
         return np.tril(total, k=-1)
 
@@ -52,7 +54,7 @@ class TrueProcess:
         expected = self.process.base_rates.sum() * (until - start)
         for shape, scale, children in self.kernels():
             acts = children.sum(axis=1)[marks] > 0
-            _, distribution = _erlang(until[:, None] - times[None, acts], shape, scale)
+            _, distribution = self._delay(until[:, None] - times[None, acts], shape, scale)
             expected = expected + distribution @ children.sum(axis=1)[marks[acts]]
         return expected
 
@@ -88,16 +90,25 @@ class TrueProcess:
         for k, s in sorted(set(zip(shape[branching > 0].tolist(), scale[branching > 0].tolist(), strict=True))):
             yield k, s, np.where((shape == k) & (scale == s), branching, 0.0)
 
+    def _delay(self, lag: np.ndarray, shape: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
+        density, distribution = delay(torch.from_numpy(lag), shape, scale, self.process.tail)
+        return density.numpy(), distribution.numpy()
 
-def _erlang(lag: np.ndarray, shape: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
-    """Density and distribution function of the gamma delay with whole `shape`; 0 before the event (lag < 0).
 
-    P(delay > x * scale) is the Poisson(x) probability of fewer than `shape` points, and the density is its last term.
+def delay(lag: Tensor, shape: int, scale: float, tail: float | None = None) -> tuple[Tensor, Tensor]:
+    """Density and distribution function of the gamma delay with whole `shape`, or of the Lomax delay with this `tail`;
+    0 before the event (lag < 0).
+
+    P(gamma delay > x * scale) is the Poisson(x) probability of fewer than `shape` points, its density the last term.
     """
-    x = np.maximum(lag, 0.0) / scale
-    term = np.exp(-x)
-    survival = term.copy()
-    for k in range(1, shape):
-        term = term * x / k
-        survival += term
-    return np.where(lag < 0, 0.0, term / scale), 1.0 - survival
+    x = torch.where(lag > 0, lag, 0.0) / scale
+    if tail is None:
+        term = torch.exp(-x)
+        survival = term
+        for k in range(1, shape):
+            term = term * x / k
+            survival = survival + term
+    else:
+        survival = (1 + x) ** -tail
+        term = tail * survival / (1 + x)
+    return torch.where(lag < 0, 0.0, term / scale), 1 - survival

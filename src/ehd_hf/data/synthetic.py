@@ -28,7 +28,8 @@ class HawkesProcess:
     """Multivariate Hawkes process: intensity_c(t) = base_rates[c] + sum_j branching[m_j, c] * delay_density(t - t_j).
 
     The delay from parent to child is gamma distributed, its mean shape * scale; shape 1 is exponential: effects are
-    strongest at once. It is whole, so that the compensator has a closed form.
+    strongest at once. It is whole, so that the compensator has a closed form. With a `tail` all delays follow a power
+    law instead (Lomax): longer than x * scale with probability (1 + x) ** -tail.
     """
 
     base_rates: Any  # (C,) immigrants per unit of time
@@ -37,6 +38,7 @@ class HawkesProcess:
     shape: Any = 1  # likewise
     labels: Sequence[str] | None = None  # C names of the marks
     time_unit: str | None = None
+    tail: float | None = None
 
     def __post_init__(self) -> None:
         base_rates, branching = np.array(self.base_rates, dtype=float), np.array(self.branching, dtype=float)
@@ -69,7 +71,7 @@ class HawkesProcess:
             owner, times, marks, _ = generation
             parent, child_marks = _repeat_cells(generator.poisson(self.branching[marks]))
             pair = marks[parent], child_marks
-            child_times = times[parent] + generator.gamma(self.shape[pair], self.scale[pair])
+            child_times = times[parent] + self._delays(pair, generator)
             seen = child_times <= horizon
             parent = parent[seen]
             generation = (owner[parent], child_times[seen], child_marks[seen], born + parent)
@@ -86,6 +88,12 @@ class HawkesProcess:
         names, starts = tuple(seq_ids.tolist()), np.zeros(len(seq_ids))
         events = (times[order], marks[order], offsets, names, self.id2label, starts, self.time_unit)
         return SimulatedEvents(EventSequences(*events), parents)
+
+    def _delays(self, pair: tuple[np.ndarray, np.ndarray], generator: np.random.Generator) -> np.ndarray:
+        """From a parent to its child, whose marks are `pair`."""
+        if self.tail is None:
+            return generator.gamma(self.shape[pair], self.scale[pair])
+        return generator.pareto(self.tail, len(pair[0])) * self.scale[pair]
 
 
 def _repeat_cells(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -104,12 +112,27 @@ def exponential_hawkes() -> HawkesProcess:
     return _two_chains(shape=1)
 
 
-def _two_chains(shape: int) -> HawkesProcess:
+def power_law_hawkes() -> HawkesProcess:
+    """The same chains with effects soon for the most part, but some after very long: no delay is too long to occur."""
+    return _two_chains(tail=1.5)
+
+
+def _two_chains(shape: int = 1, tail: float | None = None) -> HawkesProcess:
     branching = np.zeros((6, 6))
     branching[[0, 1], [2, 3]] = 1.2
     branching[[2, 3], [0, 1]] = 0.25
     labels = ("cause A", "cause B", "effect A", "effect B", "distractor 1", "distractor 2")
-    return HawkesProcess((0.12, 0.12, 0.02, 0.02, 0.3, 0.3), branching, 0.5, shape, labels)
+    return HawkesProcess((0.12, 0.12, 0.02, 0.02, 0.3, 0.3), branching, 0.5, shape, labels, tail=tail)
+
+
+def twenty_kinds_hawkes() -> HawkesProcess:
+    """Twenty kinds of events, each of which sets off two others, drawn at random with their delays."""
+    generator = np.random.default_rng(20)
+    branching = np.zeros((20, 20))
+    for children in branching:
+        children[generator.choice(20, 2, replace=False)] = generator.uniform(0.1, 0.6, 2)
+    scale, shape = generator.choice([0.1, 0.3, 1.0], (20, 20)), generator.choice([1, 3, 6], (20, 20))
+    return HawkesProcess(generator.uniform(0.01, 0.06, 20), branching, scale, shape)
 
 
 def incident_hawkes() -> HawkesProcess:
@@ -140,6 +163,8 @@ PROCESSES: dict[str, Callable[[], HawkesProcess]] = {
     "delayed": delayed_hawkes,
     "exponential": exponential_hawkes,
     "incident": incident_hawkes,
+    "power_law": power_law_hawkes,
+    "twenty_kinds": twenty_kinds_hawkes,
 }
 
 

@@ -38,8 +38,10 @@ _PAIRS_AT_ONCE, _KEPT_AT_ONCE = 32_768, 262_144
 _FEW_LAST = 64
 # Lags in scales beyond which nothing is left: higher powers would overflow.
 _LONGEST_LAG = 80.0
-# Of a new model: expected children of an event, and background events per mean interval.
+# Where parameters of 0 stand: expected children of an event, and background events per mean interval.
 _FIRST_CHILDREN, _FIRST_RATE = 0.5, 0.5
+# A new model has this share of these children: weights that no cause asks for shrink slowly, so they begin small.
+_FIRST_SHARE = 0.01
 
 
 @strict
@@ -64,7 +66,7 @@ class HawkesModel(MTPPModel):
         marks, bases = config.num_marks, (config.num_scales, config.num_shapes)
         self.register_buffer("mean_interval", torch.tensor(1.0))
         self.register_buffer("scales", torch.logspace(-1, 1, config.num_scales))
-        # Both count from the values of a new model: weight decay leads back there.
+        # At 0 both are of a sensible size: weight decay leads there.
         self.raw_rates = nn.Parameter(torch.zeros(marks))
         self.raw_weights = nn.Parameter(torch.zeros(*bases, marks, marks))
         self.post_init()
@@ -72,7 +74,7 @@ class HawkesModel(MTPPModel):
     def _init_weights(self, module: nn.Module) -> None:
         if module is self:
             nn.init.zeros_(self.raw_rates)
-            nn.init.zeros_(self.raw_weights)
+            nn.init.constant_(self.raw_weights, math.log(_FIRST_SHARE))
 
     def fit_time_scale(self, intervals: Tensor) -> None:
         super().fit_time_scale(intervals)
