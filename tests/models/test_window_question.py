@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ehd_hf.models.perplexity import dppl, dppl_parts, log_perplexity, log_perplexity_of_masks
 from ehd_hf.models.question import Question
