@@ -103,9 +103,6 @@ class _Memoryless(MTPPModel):
     def mark_intensities(self, states, intervals):
         return (states / self.mean_interval).expand(*intervals.shape, -1)
 
-    def fit_time_scale(self, intervals):
-        self.mean_interval.copy_(intervals[intervals > 0].mean())
-
 
 class PoissonMTPP(_Memoryless):
     """Marked Poisson process: constant rates per mark, whatever happened. log p(m, tau) = log rate_m - tau sum(rates).
@@ -201,6 +198,23 @@ def slow_batch_log_prob(model, times, marks, mask, keep=None):
         kept = None if keep is None else [bool(keep[row, i]) for i in real]
         scores[row, real] = slow_log_prob(model, times[row, real], marks[row, real], kept)
     return scores
+
+
+def slow_log_perplexity(model, window, row, keep, conditioning="paper", asked=None):
+    """log ppl of the future events `asked` (all, if None) of one row: the deleted sequence written out and encoded
+    anew; survival as a difference of logs."""
+    times, marks, mask, num_history = window.times[row], window.marks[row], window.mask[row], window.num_history
+    kept = [i for i in range(num_history) if mask[i] and keep[i] > 0.5]
+    where = kept + [i for i in range(num_history, len(times)) if mask[i]]
+    scores = slow_log_prob(model, times[where], marks[where])[len(kept) :]
+    if conditioning == "survival":
+        history = [times[i].item() for i in range(num_history) if mask[i]]
+        split, last = max(history, default=0.0), times[kept[-1]].item() if kept else 0.0
+        everything = torch.ones(1, len(kept), dtype=torch.bool)
+        states, _ = model.encode_history(times[None, kept], marks[None, kept], everything, None)
+        silence = times.new_tensor(split - last)
+        scores[0] = scores[0] + model.total_compensator(states[0, -1], silence)  # divided by P(silence until split)
+    return -scores.mean() if asked is None else -scores[asked].mean()
 
 
 def wild(model, scale=1.0, seed=0):

@@ -8,8 +8,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 from ehd_hf import dppl, load_events

@@ -36,28 +36,23 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = ["__version__", *_HOME_OF]
 
 if TYPE_CHECKING:
-    from .data.sequences import EventSequences as EventSequences
-    from .data.sequences import load_events as load_events
-    from .data.windows import load_windows as load_windows
-    from .data.windows import make_windows as make_windows
+    from .data.sequences import EventSequences as EventSequences, load_events as load_events
+    from .data.windows import load_windows as load_windows, make_windows as make_windows
     from .evaluation.answers import compare as compare
-    from .explain.explainer import EHDDistiller as EHDDistiller
-    from .explain.explainer import load_example as load_example
+    from .explain.explainer import EHDDistiller as EHDDistiller, load_example as load_example
     from .explain.explanation import Explanation as Explanation
     from .hub.fetch import list_pretrained as list_pretrained
     from .models.distiller import DistillerModel as DistillerModel
-    from .models.ehd import EHDDistillerConfig as EHDDistillerConfig
-    from .models.ehd import EHDDistillerModel as EHDDistillerModel
-    from .models.fullynn import FullyNNConfig as FullyNNConfig
-    from .models.fullynn import FullyNNModel as FullyNNModel
-    from .models.perplexity import dppl as dppl
-    from .models.perplexity import log_perplexity as log_perplexity
+    from .models.ehd import EHDDistillerConfig as EHDDistillerConfig, EHDDistillerModel as EHDDistillerModel
+    from .models.fullynn import FullyNNConfig as FullyNNConfig, FullyNNModel as FullyNNModel
+    from .models.perplexity import dppl as dppl, log_perplexity as log_perplexity
     from .models.point_process import MTPPModel as MTPPModel
-    from .models.ranking import RankingDistillerConfig as RankingDistillerConfig
-    from .models.ranking import RankingDistillerModel as RankingDistillerModel
+    from .models.ranking import (
+        RankingDistillerConfig as RankingDistillerConfig,
+        RankingDistillerModel as RankingDistillerModel,
+    )
     from .solvers.base import Solver as Solver
-    from .training.trainer import Trainer as Trainer
-    from .training.trainer import TrainingArguments as TrainingArguments
+    from .training.trainer import Trainer as Trainer, TrainingArguments as TrainingArguments
 
 
 def __getattr__(name: str) -> Any:

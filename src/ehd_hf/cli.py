@@ -298,6 +298,19 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Planned:
+    """What a plan is made from."""
+
+    minutes: float | None = _option("Take so long, by the clock, all in all; more of them go on from there.", "N")
+    history: int | None = _option("Past events of a window.", "N")
+    future: int | None = _option("Events that are explained at once.", "N")
+    seed: int = typer.Option(0, min=0, help="Of the split and of all that is drawn.")
+    backbone: str = _option("auto: hawkes and lognormmix; or fullynn, attention; or several: a,b.", "KIND", "auto")
+    ensemble: int | None = _option("Keep N backbones, or seeds: answers say how many agree.", "N", min=2)
+    distiller: str = _option("ranking; ehd, the paper's; or none.", "KIND", "ranking")
+
+
+@dataclass(frozen=True)
 class Asked:
     """What every question about a table of events says."""
 
@@ -397,19 +410,13 @@ def demo(
 )
 def train(
     table: Table,
+    plan: Planned,
     out: Path = typer.Option(help="Folder of the model."),
-    minutes: float | None = _option("Take so long, by the clock, all in all; more of them go on from there.", "N"),
     finish: bool = _flag("Train no further: judge and keep the best model so far.", "--finish"),
     yes: bool = _flag("Start without asking.", "--yes", "-y"),
     dry_run: bool = _flag("Show the plan and stop.", "--dry-run"),
-    history: int | None = _option("Past events of a window.", "N"),
-    future: int | None = _option("Events that are explained at once.", "N"),
     time_unit: str | None = _option("ms, s, min, h or D; for plain numbers, what they count.", "UNIT"),
-    seed: int = typer.Option(0, min=0, help="Of the split and of all that is drawn."),
-    backbone: str = _option("auto: hawkes and lognormmix; or fullynn, attention; or several: a,b.", "KIND", "auto"),
     keep_all: bool = _flag("Of several backbones keep all, in the folder backbones.", "--keep-all"),
-    ensemble: int | None = _option("Keep N backbones, or seeds: answers say how many agree.", "N", min=2),
-    distiller: str = _option("ranking; ehd, the paper's; or none.", "KIND", "ranking"),
     config: Path | None = _option("Train by this plan: plan.json of a model, or YAML.", "FILE"),
     threads: int = typer.Option(0, min=0, metavar="N", help=_THREADS),
     json: bool = AS_JSON,
@@ -425,31 +432,27 @@ def train(
     so far, ready to explain; the same command goes on where it was.
     """
     began = time_module.monotonic()
-    if minutes is not None and not 0 < minutes < math.inf:
-        raise ValueError(f"--minutes must be above 0; got {minutes}. Leave it out for the plan's own time.")
+    if plan.minutes is not None and not 0 < plan.minutes < math.inf:
+        raise ValueError(f"--minutes must be above 0; got {plan.minutes}. Leave it out for the plan's own time.")
     from .data.inspection import inspect_events
     from .data.reading import Reading
     from .files import OneWriter, read_rows
     from .training import recipe as fitting
 
-    asked: dict[str, Any] = {"history": history, "future": future, "minutes": minutes, "seed": seed}
-    asked |= {"distiller": distiller, "backbone": backbone, "ensemble": ensemble}
-    if config is not None and [*asked.values()] != [None, None, None, 0, "ranking", "auto", None]:
-        named = "--history, --future, --minutes, --seed, --distiller, --backbone and --ensemble"
-        raise ValueError(f"--config holds the plan. Leave out {named}.")
+    said = [f"--{name}" for name, value in vars(plan).items() if value != getattr(Planned, name).default]
+    if config is not None and said:
+        raise ValueError(f"--config holds the plan. Leave out {', '.join(said)}.")
     if finish and not (out / fitting.PLAN_FILE).is_file():
         raise ValueError(f"--finish is for a training that has begun; there is none in {out}. Leave it out to begin.")
-    plan, reading = None, None
-    if config is not None:
-        earlier = fitting.Run.load(config)
-        plan, reading = earlier.plan, Reading.from_dict(earlier.reading)
+    earlier = None if config is None else fitting.Run.load(config)
     events = table.events
     _say(f"Reading {events} ...", stderr=True)
-    read = table.read(time_unit=time_unit, reading=reading)
+    read = table.read(time_unit=time_unit, reading=earlier and Reading.from_dict(earlier.reading))
     findings = inspect_events(read.events)
     threads = _set_threads(threads)
     _say("Planning ...", stderr=True)
-    run, splits = fitting.prepare(out, read, events.name, plan=plan, threads=threads, **asked)
+    options: dict[str, Any] = {"plan": earlier and earlier.plan, "threads": threads}
+    run, splits = fitting.prepare(out, read, events.name, **options, **vars(plan))
     if not (out / fitting.PLAN_FILE).is_file():
         if not json:
             _show(fitting.describe_plan(run, splits, findings), title=f"Plan for {out}")
@@ -476,7 +479,7 @@ def train(
         return _show_verdict(out, events, run, read_rows(out / fitting.RESULTS_FILE), json, "was trained before")
     try:
         with redirect_stdout(sys.stderr):  # what the stages say on their way is not the answer
-            options: dict[str, Any] = {"threads": threads, "began": began, "finish": finish, "keep_all": keep_all}
+            options = {"threads": threads, "began": began, "finish": finish, "keep_all": keep_all}
             options |= {"progress": not json and sys.stderr.isatty(), "announce": functools.partial(_say, stderr=True)}
             rows = fitting.carry_out(out, splits, run, **options)
     except OneWriter:

@@ -7,8 +7,7 @@ import pytest
 
 from ehd_hf.data.inspection import describe_events, inspect_events
 from ehd_hf.data.reading import read_events
-from helpers import from_lists
-from helpers import random_sequences as sequences
+from helpers import from_lists, random_sequences as sequences
 
 HOUR = np.arange(1.0, 13.0) + 0.1 * np.sin(np.arange(12))
 

@@ -17,6 +17,8 @@ from ehd_hf.evaluation.answers import compare, dppl_of_empty, get_method, verify
 from ehd_hf.evaluation.statistics import mean_interval
 from ehd_hf.models.fullynn import FullyNNConfig, FullyNNModel
 from ehd_hf.models.question import Question
+from ehd_hf.models.window import Window
+from helpers import slow_log_perplexity
 
 L, K, SHARE, MARGIN = 7, 4, 0.6, 1e-5
 ASKED = Question(share=SHARE, conditioning="survival")
@@ -50,33 +52,20 @@ def windows():
 # plain loops
 
 
-def slow_log_ppl(model, times, marks, kept, conditioning):
-    """log ppl of the last K events of a window (T,), given the history events in `kept`: every prefix encoded anew."""
-    total = 0.0
-    for i in range(L, L + K):
-        before = [*sorted(kept), *range(L, i)]
-        there = torch.ones(1, len(before), dtype=torch.bool)
-        states, _ = model.encode_history(times[None, before], marks[None, before], there, None)
-        last = times[before[-1]] if before else torch.zeros((), dtype=torch.float64)
-        _, log_intensity, compensator = model.score_intervals(states[0, -1], times[i] - last, marks[i])
-        total += float(log_intensity - compensator)
-        if i == L and conditioning == "survival":
-            total += float(model.total_compensator(states[0, -1], times[L - 1] - last))
-    return -total / K
-
-
 class Slow:
     """dppl of a window by plain loops, in double; masks are sets of distilled positions."""
 
     def __init__(self, mtpp, windows, row, conditioning):
         self.model, self.how = copy.deepcopy(mtpp).double(), conditioning
-        self.times, self.marks = (values[0] for values in windows.gather([row]))
+        times, marks = windows.gather([row])
+        self.window, self.marks = Window(times, marks, torch.ones_like(marks).bool(), K), marks[0]
         self.full, self.known = self.log_ppl(range(L)), {}
         self.empty = self.left(frozenset(range(L)))
 
     @torch.no_grad()
     def log_ppl(self, kept):
-        return slow_log_ppl(self.model, self.times, self.marks, list(kept), self.how)
+        keep = [event in kept for event in range(L)]
+        return slow_log_perplexity(self.model, self.window, 0, keep, self.how).item()
 
     def left(self, chosen):
         if chosen not in self.known:

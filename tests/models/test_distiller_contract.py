@@ -237,13 +237,8 @@ BAD_FOR_EVERY = [
     ({"epsilon": 1.0, "share": None}, r"epsilon must lie in \(0, 1\); got 1.0. The paper uses 0.5"),
     ({"epsilon": float("nan"), "share": None}, r"epsilon must lie in \(0, 1\); got nan"),
     ({"history": 0}, "history must be at least 1; got 0"),
-    ({"future": -3}, "future must be at least 1; got -3"),
-    ({"max_length": 0}, "max_length must be at least 1; got 0"),
     ({"hidden_size": 7}, "hidden_size must be even.*got 7"),
-    ({"hidden_size": 0}, "hidden_size must be at least 1; got 0"),
-    ({"num_heads": 0}, "num_heads must be at least 1; got 0"),
     ({"num_heads": 3}, "attention_size must be a multiple of num_heads; got 32 and 3"),
-    ({"num_decoder_layers": 0}, "num_decoder_layers must be at least 1; got 0"),
     ({"conditioning": "none"}, "paper.*survival"),
     ({"future": "4"}, "future"),
 ]
@@ -257,7 +252,6 @@ BAD_FOR_ONE = {
     ],
     "ranking_distiller": [
         ({"share": 0.0}, r"share must lie in \(0, 1\]; got 0.0. 0.7 is a good start"),
-        ({"share": 1.5}, r"share must lie in \(0, 1\]; got 1.5"),
         ({"share": float("nan")}, r"share must lie in \(0, 1\]; got nan"),
         ({"gate_levels": []}, r"gate_levels must name one value at least; got none. \[0.5\] is the cheapest"),
         ({"gate_levels": [0.5, 1.0]}, r"gate_levels must lie between 0 and 1, .*; got \[0.5, 1.0\]"),

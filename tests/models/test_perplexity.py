@@ -8,7 +8,7 @@ import torch
 from ehd_hf.models import perplexity
 from ehd_hf.models.perplexity import dppl, dppl_parts, keep_gradient, log_perplexity, log_perplexity_of_masks
 from ehd_hf.models.window import Window
-from helpers import AdditiveMTPP, PoissonMTPP, random_window, slow_log_prob, tiny_fullynn
+from helpers import AdditiveMTPP, PoissonMTPP, random_window, slow_log_perplexity, slow_log_prob, tiny_fullynn
 
 B, S, L, K, C = 3, 5, 7, 4, 6
 CONDITIONINGS = ["paper", "survival"]
@@ -37,27 +37,6 @@ def fullynn():
 @pytest.fixture(scope="module")
 def additive():
     return AdditiveMTPP([0.5, 0.2, 0.1], [[0.3, 0.0, 0.7], [0.2, 0.4, 0.1], [0.0, 0.05, 0.9]]).requires_grad_(False)
-
-
-def row_of(window, row):
-    return window.times[row], window.marks[row], window.mask[row], window.num_future
-
-
-def from_scratch(model, times, marks, mask, num_future, keep, conditioning):
-    """log ppl of one row (T,): the deleted sequence written out and encoded anew; survival as a difference of logs."""
-    num_history = len(times) - num_future
-    kept = [i for i in range(num_history) if mask[i] and keep[i] > 0.5]
-    future = [i for i in range(num_history, len(times)) if mask[i]]
-    where = kept + future
-    scores = slow_log_prob(model, times[where], marks[where])[len(kept) :]
-    if conditioning == "survival":
-        history = [times[i].item() for i in range(num_history) if mask[i]]
-        split, last = max(history, default=0.0), times[kept[-1]].item() if kept else 0.0
-        everything = torch.ones(1, len(kept), dtype=torch.bool)
-        states, _ = model.encode_history(times[None, kept], marks[None, kept], everything, None)
-        silence = times.new_tensor(split - last)
-        scores[0] = scores[0] + model.total_compensator(states[0, -1], silence)  # divided by P(silence until split)
-    return -scores.mean()
 
 
 # --- by hand
@@ -133,7 +112,7 @@ def test_gate_selection_and_re_encoding_agree(request, backbone, conditioning, p
     window = window._replace(times=torch.where(window.mask, window.times, nonsense))
     keep = (torch.rand(S, B, L, generator=generator) < 0.5).double()
     keep[0], keep[1] = 1, 0
-    values = [[from_scratch(model, *row_of(window, i), kept[i], conditioning) for i in range(B)] for kept in keep]
+    values = [[slow_log_perplexity(model, window, i, kept[i], conditioning) for i in range(B)] for kept in keep]
     expected = torch.tensor(values, dtype=torch.float64)
     for rebuilder in REBUILDERS:
         how = {"conditioning": conditioning, "rebuilder": rebuilder}
@@ -198,7 +177,7 @@ def test_events_tied_with_the_split_are_conditioned_once(additive, rebuilder):
     events = by_hand([1.0, 4.0, 4.0, 4.0, 4.0, 6.0], [0, 1, 2, 0, 1, 2], 3)  # two at 4 on each side of the split
     for keep in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0), (1, 1, 1)):
         got = log_perplexity(additive, events, mask_of(*keep), conditioning="survival", rebuilder=rebuilder)
-        expected = from_scratch(additive, *row_of(events, 0), mask_of(*keep)[0], "survival")
+        expected = slow_log_perplexity(additive, events, 0, keep, "survival")
         assert got.item() == pytest.approx(expected.item(), abs=1e-12)
 
 

@@ -5,13 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ehd_hf.models.perplexity import dppl, dppl_parts, log_perplexity, log_perplexity_of_masks
 from ehd_hf.models.question import Question
 from ehd_hf.models.window import Window, most_recent, places_of
-from helpers import random_window, slow_log_prob, tiny_fullynn
+from helpers import random_window, slow_log_perplexity, tiny_fullynn
 
 DROPS = st.floats(-5, 5)
 TARGETS = {"epsilon": st.floats(0.01, 1.0), "share": st.floats(0.01, 1.0), "size": st.integers(1, 5)}
@@ -96,15 +95,6 @@ def padded_window():
     return window
 
 
-def slow_log_ppl(model, window, row, kept, asked):
-    """log ppl of the future events at `asked`, each prefix encoded anew, paper conditioning."""
-    events = [i for i in range(window.num_history) if window.history[row, i] and kept[i]]
-    first = len(events)
-    events += [window.num_history + i for i in range(window.num_future) if window.mask[row, window.num_history + i]]
-    scores = slow_log_prob(model, window.times[row, events], window.marks[row, events])[first:]
-    return -sum(scores[i].item() for i in asked) / len(asked)
-
-
 @pytest.mark.parametrize("rebuilder", ["gate", "select", "compact"])
 @pytest.mark.parametrize("question", [{"event": 0}, {"event": 1}, {"event": -1}, {"kind": 1}], ids=str)
 def test_a_part_of_the_future_is_scored_as_a_loop_over_its_events(question, rebuilder):
@@ -121,9 +111,9 @@ def test_a_part_of_the_future_is_scored_as_a_loop_over_its_events(question, rebu
         of_kind = [place for place, i in enumerate(future) if window.marks[row, 5 + i] == 1]
         chosen = of_kind if "kind" in question else [range(len(future))[question["event"]]]
         assert asked.num_scored[row] == len(chosen)
-        full = slow_log_ppl(model, window, row, [True] * 5, chosen)
+        full = slow_log_perplexity(model, window, row, [1] * 5, asked=chosen).item()
         for sample in range(2):
-            expected = full - slow_log_ppl(model, window, row, keep[sample, row], chosen)
+            expected = full - slow_log_perplexity(model, window, row, keep[sample, row], asked=chosen).item()
             assert drops[sample, row].item() == pytest.approx(expected, abs=1e-9)
 
 

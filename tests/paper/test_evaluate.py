@@ -232,19 +232,6 @@ def test_causes_are_scored_beside_the_oracle_and_the_true_process(run, tmp_path,
     assert rows_of(out) == rows
 
 
-def test_trust_and_curves_have_their_rows(run, tmp_path, capsys):
-    out, models = tmp_path / "rows.jsonl", ["tiny", "tiny_seed1"]
-    words = ["--tasks", "trust", "curves", "--first", "9", "--solvers", "leave_one_out", "--mtpp", "mtpp_seed1"]
-    assert run(*words, models=models, out=out) == 0
-    printed, rows = capsys.readouterr().out, rows_of(out)
-    assert "of random sets" in printed and "deletion, mean" in printed
-    assert [row["task"] for row in rows] == ["trust"] * 6 + ["curves"] * 3
-    assert [row["solver"] for row in rows[6:]] == ["recency", "distiller", "leave_one_out"]
-    assert rows[0]["target"] == "share 0.7" and rows[0]["model"] == "tiny"
-    assert run(*words, models=models, out=out) == 0
-    assert rows_of(out) == rows
-
-
 # --- what is refused
 
 
@@ -253,22 +240,18 @@ def test_trust_and_curves_have_their_rows(run, tmp_path, capsys):
     [
         ("--model nowhere", "config.json and model.safetensors; got nowhere"),
         ("--model mtpp_seed0 --data nowhere", "does not exist"),
-        ("--model mtpp_seed0 --data simulated:weather", "process must be one of"),
         ("--model mtpp_seed0 --data simulated:incident", "knows 6 marks; the events have 9"),
         ("--model mtpp_seed0 --split validation", "must have the split 'validation'; got train, test"),
         ("--model mtpp_seed0 --pair 15x40", '"K-L"'),
         ("--model mtpp_seed0 --jitter-seed 0", "jitter is for whole-number times"),
         ("--model mtpp_seed0 --out no/such/folder/rows.jsonl", "folder that exists"),
-        ("--task ehed --solvers weather", "solver must be one of backward_elimination"),
         ("--task ehed --data other", "must have the distiller's marks, 6"),
         ("--task explain --model mtpp_seed1", "mtpp_seed1 must hold a distiller"),
-        ("--task explain --solvers shapley:num_permutations=x", "must be a whole number; got 'x'"),
         ("--task explain --share 0.5 --epsilon 0.5", "one of epsilon, share and size"),
         ("--task causes", "causes are known of simulated events only; got --data toy"),
         ("--task causes --data simulated:delayed --split train", "on the split test; got train"),
         ("--task causes --data simulated:delayed --solvers refine", "an order of all events is needed"),
         ("--task curves --solvers distiller+drop", "an order of all events is needed"),
-        ("--task trust --mtpp nowhere", "config.json and model.safetensors; got nowhere"),
         ("--task trust --mtpp tiny", "tiny must be a point process; got a RankingDistillerModel"),
     ],
 )

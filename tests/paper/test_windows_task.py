@@ -12,8 +12,7 @@ from ehd_hf.data.synthetic import delayed_hawkes
 from ehd_hf.data.windows import make_windows
 from ehd_hf.evaluation.statistics import mean_interval
 from helpers import from_lists
-from tasks import Run, renumber_marks
-from tasks import windows as evaluation
+from tasks import Run, renumber_marks, windows as evaluation
 from tasks.windows import PaperTasks
 
 
