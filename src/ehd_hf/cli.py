@@ -89,6 +89,8 @@ def _history(asked: str) -> Any:
 
 FUTURE = _option("How many last events to explain; by default as trained.", "N")
 HISTORY = _option("How many events before them to look at, or all; by default as trained.", "N|all", parser=_history)
+CONTEXT_EVENTS = _option("A second table: events that may be causes and are never predicted.", "FILE")
+RELATED = _option("A table of sequence, neighbour, whose events may be causes too, as 'near: ...'.", "FILE")
 AS_JSON = _flag("Print JSON, for programs.", "--json")
 
 
@@ -237,8 +239,10 @@ def _write(answer: Any, out: Path) -> None:
             _write_table(answer.to_frame(), out)
         case ".html":
             write_text(out, answer.to_html())
-        case ".json":
+        case ".json" if hasattr(answer, "to_perfetto"):
             answer.to_perfetto(out)
+        case ".json":
+            write_text(out, json_module.dumps(answer.to_dict(), default=str))
         case ".dot":
             write_text(out, answer.to_graphviz())
         case _:
@@ -297,6 +301,18 @@ class Table:
         return read_events(asked.pop("events"), **asked)
 
 
+def _with_context(read: Read, context_events: Path | None, related: Path | None) -> tuple[Read, list[str]]:
+    """The events with those of a second table and of neighbours, and the marks that these bring."""
+    from .data.related import join_context, join_related
+
+    marks = list[str]()
+    for join, source in ((join_related, related), (join_context, context_events)):
+        if source is not None:
+            read, more = join(read, source)
+            marks += more
+    return read, marks
+
+
 @dataclass(frozen=True)
 class Planned:
     """What a plan is made from."""
@@ -320,7 +336,13 @@ class Asked:
     mark: str | None = MARK
     sequence_column: str | None = SEQUENCE
     time_format: str | None = TIME_FORMAT
+    context_events: Path | None = CONTEXT_EVENTS
+    related: Path | None = RELATED
     threads: int = THREADS
+
+    @property
+    def has_context(self) -> bool:
+        return self.context_events is not None or self.related is not None
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -334,8 +356,16 @@ class Asked:
         is_split_folder(self.events) or column_names(self.events)  # refused before a model is opened
         explainer = _open_model(self.model, self.threads)
         read = explainer.read(self.events, **self.columns, **limits)
+        read, _ = _with_context(read, self.context_events, self.related)
         _show_notes(read.notes, stderr=True)
         return explainer, read
+
+    def open_for_parts(self) -> EHDDistiller:
+        """The explainer alone, where the events are read a part at a time."""
+        if self.has_context:
+            got = "got --context-events or --related, which need all events at once"
+            raise ValueError(f"answers to a file are of one table; {got}. Join the tables first, or ask about one.")
+        return _open_model(self.model, self.threads)
 
     def open_one(self, sequence: str | None) -> tuple[EHDDistiller, EventSequences]:
         """The explainer and one of the sequences."""
@@ -417,6 +447,9 @@ def train(
     dry_run: bool = _flag("Show the plan and stop.", "--dry-run"),
     time_unit: str | None = _option("ms, s, min, h or D; for plain numbers, what they count.", "UNIT"),
     keep_all: bool = _flag("Of several backbones keep all, in the folder backbones.", "--keep-all"),
+    context: str | None = _option("Marks that are only causes, never predicted, with commas between.", "MARK,MARK"),
+    context_events: Path | None = CONTEXT_EVENTS,
+    related: Path | None = RELATED,
     config: Path | None = _option("Train by this plan: plan.json of a model, or YAML.", "FILE"),
     threads: int = typer.Option(0, min=0, metavar="N", help=_THREADS),
     json: bool = AS_JSON,
@@ -448,10 +481,13 @@ def train(
     events = table.events
     _say(f"Reading {events} ...", stderr=True)
     read = table.read(time_unit=time_unit, reading=earlier and Reading.from_dict(earlier.reading))
+    read, causes = _with_context(read, context_events, related)
     findings = inspect_events(read.events)
     threads = _set_threads(threads)
     _say("Planning ...", stderr=True)
     options: dict[str, Any] = {"plan": earlier and earlier.plan, "threads": threads}
+    if causes or context:
+        options["context"] = [*dict.fromkeys([*(context.split(",") if context else ()), *causes])]
     run, splits = fitting.prepare(out, read, events.name, **options, **vars(plan))
     if not (out / fitting.PLAN_FILE).is_file():
         if not json:
@@ -591,7 +627,7 @@ def explain(
         raise ValueError("--event asks about one event of one sequence; got --all. Name one with --sequence.")
     if all_sequences:
         source = _windows_of(asked.events, pair, split)
-        explainer = _open_model(asked.model, asked.threads)
+        explainer = asked.open_for_parts()
         options: dict[str, Any] = {"windows": windows, "scores": scores, "columns": asked.columns}
         return _explain_many(explainer, source, out, json, **options, **question)
     explainer, chosen = asked.open_one(sequence)
@@ -781,13 +817,47 @@ def trace(
         return DONE
     from .explain.many import trace_many
 
-    explainer = _open_model(asked.model, asked.threads)
+    explainer = asked.open_for_parts()
     done = trace_many(explainer, asked.events, out, history=history, at_least=at_least, columns=asked.columns)
     _show_notes(done.notes, stderr=True)
     if json:
         _print_json({**vars(done), "out": str(out)})
     else:
         _say(f"{done.causes:,} probable causes of {done.events:,} events: {out}")
+    return DONE
+
+
+@_command("influence model/ events.csv --out influence.png", "influence model/ alarms.csv --related related.csv")
+def influence(
+    asked: Asked,
+    out: Path | None = _option("Also write every pair, to .csv or .json, or a picture, .png.", "FILE"),
+    history: Any = HISTORY,
+    json: bool = AS_JSON,
+) -> int:
+    """Which kinds of events drive which?
+
+    How many events of one kind an event of another sets off, and which share of
+    them it explains, with intervals, beside how often one simply comes before
+    the other. A file larger than memory is read a part at a time.
+    """
+    _check_ending(out, ".csv", ".json", ".png", ".svg", ".pdf")
+    source: Any = asked.events
+    if asked.has_context:
+        explainer, read = asked.open()
+        source = explainer.load(read.events)
+    else:
+        explainer = asked.open_for_parts()
+    found = explainer.influence(source, history=history, columns={} if asked.has_context else asked.columns)
+    if out is not None:
+        _write(found, out)
+    if json:
+        _print_json(found.to_dict())
+        return DONE
+    names = ("per_cause", "low", "high", "share", "lift")
+    shown = found.to_frame().head(ROWS_SHOWN).to_dict("records")
+    rows = [(row["cause"], row["effect"], *(f"{row[name]:.2f}" for name in names)) for row in shown]
+    _show(rows, ("cause", "effect", "per cause", "from", "to", "share of effects", "lift"))
+    _say(str(found))
     return DONE
 
 

@@ -21,7 +21,7 @@ from ..data.windows import WindowStore
 from ..models.distiller import DistillerModel
 from ..models.point_process import MTPPModel, in_double
 from ..models.question import MARGIN, Conditioning, Question
-from ..models.window import Window, most_recent
+from ..models.window import Window, asked_of, most_recent, silences_of
 from ..solvers.base import Objective, Rule, Solver, SolverResult, get_solver, rule_for
 from ..solvers.prefix import FALLBACKS, RankedBy
 from ..solvers.refine import PRUNING
@@ -258,7 +258,9 @@ def verify(
         left, names = times[kept][None], marks[kept][None]
         there = torch.ones_like(names, dtype=torch.bool)
         output = double.event_log_prob(left, names, there, survived_until=split)
-        return -float(output.log_prob[0, -windows.future :].mean())
+        window = Window(left, names, there, windows.future)
+        scores = output.log_prob[:, -windows.future :][silences_of(double, window)]
+        return -float(scores.sum() / asked_of(double, window).num_scored)
 
     holds = []
     future = torch.ones(windows.future, dtype=torch.bool, device=mtpp.device)

@@ -130,8 +130,9 @@ def evaluate_mtpp(
 def score_events(
     model: MTPPModel | Scorer, sequences: EventSequences, *, max_tokens: int = MAX_TOKENS, progress: str | None = None
 ) -> EventScores:
-    """Log-likelihood and compensator of every event given all before it, each (N,); NaN on first events. A sequence
-    of more than `max_tokens` is a batch of its own; `progress` names a bar, if one is shown."""
+    """Log-likelihood and compensator of every event given all before it, each (N,); NaN on first events and on those
+    of context marks: the silence before these belongs to the next event. A sequence of more than `max_tokens` is a
+    batch of its own; `progress` names a bar, if one is shown."""
     if not isinstance(model, MTPPModel):
         return model.log_prob(sequences)
     model, total = in_double(model), sequences.num_events
@@ -146,9 +147,15 @@ def score_events(
             for values, field in zip(flat, EventScores._fields, strict=True):
                 values[where] = output[field][mask].cpu().numpy()
             bar.update(len(where))
-    for values in flat:
-        values[sequences.offsets[:-1]] = np.nan
-    return flat
+    predicted = np.flatnonzero(~model.is_context(torch.from_numpy(sequences.marks)).numpy())
+    owner = np.searchsorted(sequences.offsets, predicted, side="right")
+    later = np.append(False, np.diff(owner) == 0)  # than the first of its sequence
+    scores = EventScores(*(np.full(total, np.nan) for _ in flat))
+    for values, folded in zip(flat, scores, strict=True):
+        if len(predicted):
+            begins = np.append(0, predicted[:-1] + 1)
+            folded[predicted[later]] = np.add.reduceat(values[: predicted[-1] + 1], begins)[later]
+    return scores
 
 
 def summarize_scores(scores: EventScores) -> Row:

@@ -14,7 +14,7 @@ from ..models.distiller import DistillerModel
 from ..models.perplexity import DpplParts, dppl_parts
 from ..models.point_process import MTPPModel
 from ..models.question import MARGIN, Conditioning, Question
-from ..models.window import Window, places_of
+from ..models.window import Window, asked_of, places_of
 from ..solvers.base import AtSize, Objective, Reaches, Rule, Solver, get_solver, rule_for
 from ..solvers.integrated_gradient import IntegratedGradient
 from ..solvers.prefix import RankedBy, ask_others, first_prefix, prefix_curve
@@ -159,7 +159,7 @@ class Certifier:
     def answer(self, window: Window, question: Question, double: MTPPModel, *, curves: bool = True) -> Answer:
         """What explains each window, whose times are float64. Without `curves`, no prefix is evaluated that the answer
         does not need."""
-        window = question.about(window)
+        window = asked_of(double, question.about(window))
         if hasattr(double, "future_of_masks") and question.refine != "none":
             # One pass serves all masks, in double at once.
             additive: Any = double

@@ -29,11 +29,12 @@ from ..models.distiller import DistillerModel
 from ..models.ehd import EHDDistillerModel
 from ..models.point_process import MTPPModel, in_double
 from ..models.question import TARGETS, Conditioning, Question, Refinement, is_count
-from ..models.window import Window
+from ..models.window import Window, asked_of
 from ..solvers.base import Solver, available_solvers, get_solver
 from .causes import Why, cause_probabilities, whys
 from .certify import Answer, Certifier, OfKinds
 from .explanation import Event, Explanation, Windows
+from .influence import DRAWS, Influence, influence
 from .intensities import intensity_curves
 from .targets import find_events, kind_called, kinds_called
 from .trace import Trace, find_edges, traces
@@ -242,6 +243,7 @@ class EHDDistiller:
         names: Any = self.mtpp.config.id2label
         if kind is not None:
             question = replace(question, kind=kind_called(kind, names))
+            self._refuse_context([question.kind])
         if only is None:
             return question
         return OfKinds(**{**vars(question), "only": tuple(kinds_called(only, names))})
@@ -410,6 +412,25 @@ class EHDDistiller:
             return found
         return found[0] if _is_named(sequence, events) else replace(found[0], seq_id=None)
 
+    def influence(
+        self, events: Any, *, history: Any = None, draws: int = DRAWS, seed: int = 0, columns: Any = None
+    ) -> Influence:
+        """Which kinds of events drive which? The probabilities of `trace`, summed by kind of cause and kind of effect,
+        with intervals by a bootstrap over sequences (or stretches of time, where these are few).
+
+        Args:
+            events: in any form that `explain` takes; or a file, which is read as the model's training events were, a
+                part at a time where it may not fit into memory.
+            history: number of events before each to look for causes among, "all", or by default as many as the model
+                was trained on.
+            draws, seed: of the bootstrap.
+            columns: names of the columns time, mark and sequence, where they are not the usual ones.
+        """
+        if not is_count(draws) or draws < 2:
+            raise ValueError(f"draws must be a number of at least 2; got {draws!r}. The default is {DRAWS}.")
+        size = self.window_size(1, history)[1]
+        return influence(self, events, history=size, draws=draws, seed=seed, columns=columns)
+
     def what_if(
         self,
         events: Any,
@@ -430,7 +451,8 @@ class EHDDistiller:
             events: one sequence in any form that `explain` takes.
             without: what to take out: an index in the sequence (negative from its end), the time of an event (a float
                 or a timestamp), the name of a mark for all its events, or a list of these.
-            adding: events to put in, (time, mark) pairs or any other form of events, none later than the last event.
+            adding: events to put in, (time, mark) pairs or any other form of events, none later than the last event
+                but those of context marks: planned ones, which happen in all futures of the changed world.
             horizon: how far to look, in the model's unit of time, or such as "1h" or a timedelta.
             num_samples: futures of each world.
             history: number of last events that the model is given, "all", or by default as many as it was trained on.
@@ -476,10 +498,19 @@ class EHDDistiller:
     def _at(self, events: EventSequences, event: Any, each: bool, history: Any) -> Windows:
         """The events that `event` means, each as the future of the history before it."""
         position = find_events(events, event, each=each)
+        self._refuse_context(events.marks[position])
         _, num_history = self.window_size(1, history)
         windows = Windows.of(events, before_each(events, position, num_history))
         self.check_length(windows)
         return windows
+
+    def _refuse_context(self, marks: Any) -> None:
+        """Nobody asks why an event happened that is never predicted."""
+        config: Any = self.mtpp.config
+        names = [config.id2label[int(mark)] for mark in marks]
+        if context := [name for name in names if name in (config.context_marks or ())]:
+            got = f"got {context[0]!r}, which is context: it may be a cause, and is never predicted"
+            raise ValueError(f"an explained event must be of a mark that is predicted; {got}. Ask about another.")
 
     def given(self, table: pa.Table, first_row: int = 0) -> Windows:
         """Rows that are windows, as `export_windows` writes them, numbered from `first_row` if they have no names.
@@ -515,8 +546,8 @@ class EHDDistiller:
         for batch in windows.spans.batches():
             part = windows.rows(batch)
             window = Window(*part.spans.tensors(self.mtpp.device))
-            if len(empty := (question.about(window).num_scored == 0).nonzero()):
-                name, kind = part.names[int(empty[0])], self._labels(question)["kind"]
+            if len(empty := (asked_of(self.mtpp, question.about(window)).num_scored == 0).nonzero()):
+                name, kind = part.names[int(empty[0])], self._labels(question)["kind"] or "event that is predicted"
                 raise ValueError(f"sequence {name!r} has no {kind!r} in its future. Ask for a longer future.")
             answers = self.certifier.answers(window, question, double, curves=curves)
             for answer in answers:

@@ -40,8 +40,15 @@ def simulate(
     progress: bool | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Number of events of each kind up to `now + horizon`, and time from `now` to the first, inf if there is none:
-    (W, S, C) each. A world is its times and marks (T,) up to `now`, times counted from the window's origin. `mtpp` is
-    in double precision: far from the origin, short intervals keep their length."""
+    (W, S, C) each. A world is its times and marks (T,), times counted from the window's origin; those after `now` are
+    planned context events, which happen in all of its futures. `mtpp` is in double precision: far from the origin,
+    short intervals keep their length."""
+    planned = [(times[times > now] - now, marks[times > now]) for times, marks in worlds]
+    worlds = [(times[times <= now], marks[times <= now]) for times, marks in worlds]
+    most = max(len(times) for times, _ in planned)
+    waiting = [np.pad(times, (0, most + 1 - len(times)), constant_values=np.inf) for times, _ in planned]
+    kinds = [np.pad(marks, (0, most + 1 - len(marks))) for _, marks in planned]
+    plan = tuple(torch.from_numpy(np.stack(values)).to(mtpp.device) for values in (waiting, kinds))  # (W, P + 1) each
     longest = max(len(times) for times, _ in worlds)
     padded = [[np.pad(values, (longest - len(values), 0)) for values in world] for world in worlds]
     times, marks = (torch.from_numpy(np.stack(values)).to(mtpp.device) for values in zip(*padded, strict=True))
@@ -56,18 +63,26 @@ def simulate(
     total, delay = len(worlds) * num_samples, 0 if progress else _SECONDS_WITHOUT_BAR
     with tqdm(total=total, desc="simulating", unit="future", delay=delay, disable=progress is False) as bar:
         for chunk in zip(counts.split(size, dim=1), first.split(size, dim=1), strict=True):
-            _draw(mtpp, past, now, horizon, generator, *chunk, bar)
+            _draw(mtpp, past, now, horizon, generator, *chunk, bar, plan)
     return counts.cpu().numpy(), first.cpu().numpy()
 
 
 def _draw(
-    mtpp: MTPPModel, past: Past, now: float, horizon: float, generator: Any, counts: Tensor, first: Tensor, bar: Any
+    mtpp: MTPPModel,
+    past: Past,
+    now: float,
+    horizon: float,
+    generator: Any,
+    counts: Tensor,
+    first: Tensor,
+    bar: Any,
+    plan: tuple[Tensor, ...],
 ) -> None:
     """Fill in `counts` and `first` (W, S, C), event after event of all futures together."""
     device, (num_worlds, number, _) = counts.device, counts.shape
     world = torch.arange(num_worlds, device=device).repeat_interleave(number)  # (R,)
     sample = torch.arange(number, device=device).repeat(num_worlds)  # (R,)
-    past = past.rows(world)
+    past, due = past.rows(world), torch.zeros_like(world)  # number of the next planned event
     # Nothing has happened since the last event that is left: its compensator up to now is behind us.
     survived = mtpp.total_compensator(past.states, now - past.last_times)
     if not bool(survived.isfinite().all()):
@@ -76,11 +91,14 @@ def _draw(
         drawn = torch.rand(number, 2, generator=generator, dtype=torch.float64).to(device)[sample]
         times, marks = mtpp.next_events(past, survived - torch.log1p(-drawn[:, 0]), drawn[:, 1])
         since = (times - now).clamp(min=0)  # a long silence is rounded
+        then, what = (values[world, due] for values in plan)
+        replayed = then < since
+        since, marks, due = torch.where(replayed, then, since), torch.where(replayed, what, marks), due + replayed
         inside = (since <= horizon).nonzero()[:, 0]
         bar.update(len(sample) - len(inside))
         if len(inside) == 0:
             return
-        world, sample, since, marks = (values[inside] for values in (world, sample, since, marks))
+        world, sample, since, marks, due = (values[inside] for values in (world, sample, since, marks, due))
         cells = world, sample, marks  # one for each future
         counts[cells] += 1
         first[cells] = torch.minimum(first[cells], since)

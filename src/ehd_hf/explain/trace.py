@@ -57,7 +57,7 @@ class Found(NamedTuple):
 @torch.no_grad()
 def find_causes(mtpp: MTPPModel, double: MTPPModel, spans: Spans, at_least: float = 0.0) -> Found:
     """In the precision of `mtpp`; by `double`, the same model, where that would lose digits of an interval. Causes
-    whose probability is smaller than `at_least`, either way, are left out."""
+    whose probability is smaller than `at_least`, either way, are left out; a context event has none."""
     p_none = np.ones(len(spans.first))
     parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
     for batch in spans.batches():
@@ -67,6 +67,8 @@ def find_causes(mtpp: MTPPModel, double: MTPPModel, spans: Spans, at_least: floa
         if mtpp.dtype != torch.float64 and (rows := needs_double(window).nonzero()[:, 0]).numel():
             again = cause_probabilities(double, window.rows(rows))
             share[rows], none[rows] = again.probability, again.p_none
+        of_context = mtpp.is_context(window.marks[:, -1])  # nothing causes these
+        share, none = share.masked_fill(of_context[:, None], 0.0), none.masked_fill(of_context, 1.0)
         p_none[batch] = none.cpu().numpy()
         row, column = ((share != 0) & (share.abs() >= at_least)).nonzero(as_tuple=True)
         back = share.shape[1] - column

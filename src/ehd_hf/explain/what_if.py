@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from ..data.sequences import EventSequences, unit_in_nanoseconds
 from ..models.from_function import CallableMTPP
@@ -122,18 +123,21 @@ def what_if(
     if adding is not None:
         new = _of_window(adding._replace(spans=adding.spans._replace(origins=windows.spans.origins)))
     begin, end = (time_text(time, config.time_unit) for time in (shown[0], shown[-1]))
-    if len(outside := np.flatnonzero((new[0] < 0) | (new[0] > times[-1]))):
+    context = mtpp.is_context(torch.arange(config.num_marks)).numpy()
+    if len(outside := np.flatnonzero((new[0] < 0) | ((new[0] > times[-1]) & ~context[new[2]]))):
         got = f"got {time_text(new[1][outside[0]], config.time_unit)}. Move it; history='all' reaches further back."
         raise ValueError(f"what is added must lie in the window, {begin} to {end}, not after its last event; {got}")
     changed_times, changed_marks = np.append(times[kept], new[0]), np.append(marks[kept], new[2])
     order = np.argsort(changed_times, kind="stable")  # what is added comes after events of the same time
     worlds = [(times, marks), (changed_times[order], changed_marks[order])]
-    counts, first = simulate(in_double(mtpp), worlds, float(times[-1]), **options)
+    counts, first = (
+        values[..., ~context] for values in simulate(in_double(mtpp), worlds, float(times[-1]), **options)
+    )
     happens, change = counts > 0, counts[1].astype(np.int64) - counts[0]
     places = np.argsort(order)[int(kept.sum()) :].tolist()
     added = zip(places, _events(new[1], new[2], config), strict=True)
     return WhatIf(
-        kinds=tuple(config.id2label[mark] for mark in range(config.num_marks)),
+        kinds=tuple(config.id2label[mark] for mark in np.flatnonzero(~context)),
         without=tuple(event for event, stays in zip(events, kept, strict=True) if not stays),
         adding=tuple(event._replace(position=place) for place, event in added),
         now=shown[-1],

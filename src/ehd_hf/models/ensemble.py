@@ -14,7 +14,7 @@ from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoConfig, AutoModel
 from .point_process import MTPPConfig, MTPPModel, MTPPOutput, Past
 
 # What all members have in common, and the ensemble's config says for them.
-_SHARED = ("num_marks", "id2label", "time_unit", "history", "future")
+_SHARED = ("num_marks", "id2label", "time_unit", "history", "future", "context_marks")
 _USUAL = ({"model_type": "lognormmix"}, {"model_type": "lognormmix"})
 
 
@@ -59,8 +59,9 @@ class EnsembleModel(MTPPModel):
         for config in configs:
             if type(config) not in MODEL_MAPPING:
                 raise ValueError(f"a member must be a model that can be saved; got a {type(config).__name__}.")
-            if (config.id2label, config.time_unit) != (configs[0].id2label, configs[0].time_unit):
-                got = "; ".join(f"{list(c.id2label.values())} in {c.time_unit}" for c in (configs[0], config))
+            pair = [(list(c.id2label.values()), c.time_unit, c.context_marks) for c in (configs[0], config)]
+            if pair[0] != pair[1]:
+                got = "; ".join(f"{marks} in {unit}, of them context {context}" for marks, unit, context in pair)
                 raise ValueError(f"members must have the same marks and time unit; got {got}. Train them on one log.")
         shared = {name: getattr(config, name) for config in configs[:1] for name in _SHARED}
         model = cls(EnsembleConfig(members=[_own_settings(config) for config in configs], **shared))

@@ -6,7 +6,7 @@ the log-probability of every event given those before it out. Events are removed
 What needs more than that is refused: slopes in the gates of a history, intensities, samples.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -36,6 +36,7 @@ def from_callable(
     num_marks: int | None = None,
     log_survival: LogSurvival | None = None,
     time_unit: str | None = None,
+    context_marks: Sequence[str] = (),
     dtype: torch.dtype | None = None,
 ) -> "CallableMTPP":
     """A point process to be explained, from a function of its own.
@@ -50,6 +51,8 @@ def from_callable(
             event (the origin, if there is none) and `until` (B,). With it explanations ask under "survival"
             conditioning, and without it under "paper".
         time_unit: unit of the times, if they may also be given as timestamps ("h").
+        context_marks: marks that are never predicted. Of their events `log_prob` says how probable the silence before
+            them was, in the first of the pair; the second is not read.
         dtype: of the times handed in. By default that of a module's parameters; for other functions float32 in the
             search and float64 in the certificate.
 
@@ -63,6 +66,7 @@ def from_callable(
         num_marks=len(id2label or ()) if num_marks is None else num_marks,
         id2label=None if id2label is None else dict(id2label),
         time_unit=time_unit,
+        context_marks=list(context_marks) or None,
         conditioning="paper" if log_survival is None else "survival",
     )
     return CallableMTPP(config, log_prob, log_survival, dtype).eval()
@@ -129,6 +133,7 @@ class CallableMTPP(MTPPModel):
         inputs, order = self._front(times, marks, present)
         scores = self.log_prob_function(*inputs)
         pair = scores if isinstance(scores, tuple) and len(scores) == 2 else (scores, torch.zeros_like(inputs[0]))
+        pair = (pair[0], pair[1].masked_fill(self.is_context(inputs[1]), 0.0)) if self.context is not None else pair
         clean = (
             checked("log_prob", "one log-probability per event", values, inputs[0].shape).masked_fill(~inputs[2], 0.0)
             for values in pair

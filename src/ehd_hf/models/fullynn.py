@@ -124,7 +124,8 @@ class FullyNNModel(GatedLSTMModel):
 
     def _emission(self) -> tuple[Tensor, Tensor]:
         """E[m | j] of the bounded components (C, components), and of the straight one (C,)."""
-        emission = self.emission_logits.softmax(dim=0)
+        context, logits = self.context, self.emission_logits
+        emission = (logits if context is None else logits.masked_fill(context[:, None], -torch.inf)).softmax(dim=0)
         return emission[:, :-1].contiguous(), emission[:, -1]
 
     def _components(self, states: Tensor, intervals: Tensor) -> tuple[Tensor, Tensor]:

@@ -359,7 +359,7 @@ class GatedLSTMModel(MTPPModel):
             return self.score_state(states, intervals, marks)
         states, counts = self._split(states)
         total, observed, compensator = self.score_state(states, intervals, marks)
-        return total, total + self.recent.log_probs(states, observed - total, counts, marks), compensator
+        return total, total + self.recent.log_probs(states, observed - total, counts, marks, self.context), compensator
 
     def total_compensator(self, states: Tensor, intervals: Tensor) -> Tensor:
         return self.state_compensator(self._split(states)[0], intervals)
@@ -370,7 +370,7 @@ class GatedLSTMModel(MTPPModel):
         if self.recent is None:
             return intensities
         total = intensities.sum(-1, keepdim=True)
-        return total * self.recent.log_probs(states, torch.log(intensities / total), counts, None).exp()
+        return total * self.recent.log_probs(states, torch.log(intensities / total), counts, None, self.context).exp()
 
     def _split(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """The LSTM's part of a state, and the counts behind it."""

@@ -5,7 +5,8 @@
 
 The g_b are Erlang densities of shapes 1 (exponential) to `num_shapes` on log-spaced scales, mu and A are positive.
 A_b[m', m] is the expected number of events m that an event m' causes through g_b, so their sum is the branching
-matrix. Likelihood, compensator and the effect of a deletion are closed forms; a deletion is a subtraction.
+matrix; nothing causes events of context marks, and they have no background. Likelihood, compensator and the effect of
+a deletion are closed forms; a deletion is a subtraction.
 
 With x = lag / scale, the terms x^k exp(-x) / k! make an Erlang density (the k-th, of shape k + 1, per scale), its
 survival function (the sum of the terms up to k), and a state: terms summed over events follow from what they were at
@@ -28,7 +29,7 @@ from transformers import AutoConfig, AutoModel
 from .gated_lstm import gate_padding, last_kept_times
 from .point_process import MTPPConfig, MTPPModel, MTPPOutput, Past, first_after
 from .question import Conditioning
-from .window import Window
+from .window import Window, asked_of, silences_of
 
 # Events that are related pair by pair; what came before them is read from a state.
 _BLOCK = 8
@@ -89,13 +90,19 @@ class HawkesModel(MTPPModel):
     @property
     def rates(self) -> Tensor:
         """mu (C,): background events per unit of time."""
-        return F.softplus(self.raw_rates + _raw(_FIRST_RATE / len(self.raw_rates))) / self.mean_interval
+        rates = F.softplus(self.raw_rates + _raw(_FIRST_RATE / len(self.raw_rates))) / self.mean_interval
+        return self._predicted(rates)
 
     @property
     def weights(self) -> Tensor:
         """A (S, N, C, C): expected children by scale, shape, mark of the cause and mark of the effect."""
         first = _FIRST_CHILDREN / (self.raw_weights.numel() / self.config.num_marks)
-        return F.softplus(self.raw_weights + _raw(first))
+        return self._predicted(F.softplus(self.raw_weights + _raw(first)))
+
+    def _predicted(self, values: Tensor) -> Tensor:
+        """Of marks that cause or happen (..., C), 0 where the mark is context."""
+        context = self.context
+        return values if context is None else values.masked_fill(context, 0.0)
 
     @property
     def branching(self) -> Tensor:
@@ -119,7 +126,8 @@ class HawkesModel(MTPPModel):
             terms = erlang_terms(lags / scale, self.config.num_shapes)  # (B, T, T, N)
             added = added + (weights.permute(1, 2, 0)[causes, effects] * terms).sum(-1) / scale
         added = added * earlier
-        return added / (self.rates[marks] + added.sum(2))[..., None]
+        whole = (self.rates[marks] + added.sum(2)).masked_fill(self.is_context(marks), 1.0)
+        return added / whole[..., None]
 
     # --- the contract
 
@@ -198,6 +206,7 @@ class HawkesModel(MTPPModel):
         gates, times = gate_padding(keep, mask, times.dtype), _without_padding(times, mask)
         amounts = _amounts(gates, mask, mark_weights, times.dtype)
         observed, total, left = self._read_events(times, marks, amounts)
+        observed, total = (value.masked_fill(self.is_context(marks), 1.0) for value in (observed, total))
         children, rate = self.branching.sum(1), self.rates.sum()
         born = F.pad(left + amounts * children[marks], (1, 0))[:, :-1]
         passed = rate * times.diff(dim=1, prepend=torch.zeros_like(times[:, :1]))
@@ -234,18 +243,21 @@ class HawkesModel(MTPPModel):
         times, marks, first = _without_padding(window.times, window.mask), window.marks, window.num_history
         sums = self._over_pairs(times, marks, window.mask, window.num_future, total=apart)[: 1 + apart]
         added = torch.cat(sums, dim=2)  # (B, T, K), of all marks behind it if apart
-        scored, split = window.future.to(times.dtype), window.split_time
+        window = asked_of(self, window)
+        scored, silences = (flags.to(times.dtype) for flags in (window.future, silences_of(self, window)))
+        split, context = window.split_time, self.is_context(marks[:, first:])
         # Of an event, the children born in the scored intervals: those still to come where one begins, not where it
         # ends; intervals that touch cancel.
         clock = torch.cat([split[:, None], times[:, first:]], dim=1)  # (B, K + 1)
-        begins = F.pad(scored, (0, 1)) - F.pad(scored, (1, 0))
+        begins = F.pad(silences, (0, 1)) - F.pad(silences, (1, 0))
         asked = (begins != 0).any(0)
         born = (self._left(clock[:, asked], times, marks) * begins[:, None, asked]).sum(2) * window.mask
-        passed = self.rates.sum() * (scored * clock.diff(dim=1)).sum(1, keepdim=True)
+        passed = self.rates.sum() * (silences * clock.diff(dim=1)).sum(1, keepdim=True)
         columns = torch.cat([added, born[..., None]], dim=2)
-        rates = [self.rates[marks[:, first:]], *([self.rates.sum().expand_as(scored)] if apart else [])]
+        rates = [self.rates[marks[:, first:]].masked_fill(context, 1.0)]
+        rates += [self.rates.sum().expand_as(scored)] if apart else []
         alone = torch.cat([*rates, passed], dim=1) + columns[:, first:].sum(1)
-        silence = None if conditioning == "survival" else (split, times[:, :first], marks[:, :first])
+        silence = None if conditioning == "survival" else (split, silences[:, 0], times[:, :first], marks[:, :first])
         return FutureOfMasks(self, columns[:, :first].contiguous(), alone, scored, silence)
 
     def _leave_one_out(self, times: Tensor, marks: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -267,6 +279,7 @@ class HawkesModel(MTPPModel):
         sums = self._over_pairs(times, marks, mask, num_last, total=True)
         observed, total, left = (added.sum(1) for added in sums)
         observed, total = self.rates[marks[:, first:]] + observed, rate + total
+        observed, total = (value.masked_fill(self.is_context(marks[:, first:]), 1.0) for value in (observed, total))
         past = times[:, :first], marks[:, :first]
         clock = F.pad(times, (1, 0))[:, first:]  # (B, K + 1)
         begun = (self._left(clock[:, :1], *past) * mask[:, :first, None]).sum(1)
@@ -401,7 +414,8 @@ class FutureOfMasks(NamedTuple):
     added: Tensor  # (B, L, K + 1), or (B, L, 2 K + 1)
     alone: Tensor  # the same without any history
     scored: Tensor  # (B, K), 0 or 1
-    # The paper counts from the last kept event: split (B,), times and marks (B, L).
+    # The paper counts from the last kept event: split (B,), whether the first interval counts (B,), times and marks
+    # (B, L).
     silence: tuple[Tensor, ...] | None
 
     def rows(self, index: Tensor) -> "FutureOfMasks":
@@ -446,11 +460,11 @@ class FutureOfMasks(NamedTuple):
 
     def _silent(self, keep_mask: Tensor, rows: Tensor) -> Tensor:
         """Compensator from the last kept event to the split, where the first future event is scored: (R,)."""
-        split, times, marks = (value[rows] for value in self.silence or ())
+        split, counts, times, marks = (value[rows] for value in self.silence or ())
         last = F.pad(times * keep_mask, (1, 0)).amax(1)
         left = self.mtpp._left(torch.stack([last, split], dim=1), times, marks) * keep_mask[..., None]
         passed = self.mtpp.rates.sum() * (split - last) - left.sum(1).diff(dim=1)[:, 0]
-        return passed * self.scored[rows, 0]
+        return passed * counts
 
 
 def erlang_terms(x: Tensor, num_shapes: int) -> Tensor:

@@ -96,7 +96,8 @@ class LogNormMixModel(GatedLSTMModel):
         if self.config.mark_mode == "interval":
             inputs = torch.cat([states, self.time_features(intervals)], dim=-1)
             states = states + torch.tanh(self.mark_interval(inputs))
-        return self.mark_logits(states).log_softmax(-1)
+        context, logits = self.context, self.mark_logits(states)
+        return (logits if context is None else logits.masked_fill(context, -torch.inf)).log_softmax(-1)
 
     def _log_intensity_and_compensator(self, states: Tensor, intervals: Tensor) -> tuple[Tensor, Tensor]:
         """log intensity of all marks after a silence, and its integral over the silence: (...) each."""

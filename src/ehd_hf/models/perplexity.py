@@ -14,7 +14,7 @@ from torch import Tensor
 from .point_process import MTPPModel, MTPPOutput
 from .question import Conditioning
 from .rebuild import pull_up, select
-from .window import Window
+from .window import Window, asked_of, silences_of
 
 # How many rebuilt windows are held at a time; how much `keep_gradient` holds.
 ROWS_AT_ONCE = 1024
@@ -39,6 +39,8 @@ def future_log_prob(
         rebuilder: "gate" (differentiable in between, removed events get gradients) or "select" (the paper's: `keep`
             must be 0 or 1, kept events alone get gradients) or "compact" (0 or 1, no gradients, fastest). The values
             are the same.
+
+    A context event is not scored, but the silence before it is, if an event that is scored comes next.
     """
     if conditioning not in get_args(Conditioning):
         raise ValueError(f"conditioning must be one of {', '.join(get_args(Conditioning))}; got {conditioning!r}.")
@@ -72,15 +74,17 @@ def future_log_prob(
         )
     fields = ("log_prob", "time_log_prob", "mark_log_prob")
     values = {name: output[name].reshape(*leading, num_future) for name in fields}
-    if scored is not None:
-        values = {name: value.masked_fill(~scored, 0.0) for name, value in values.items()}
+    counted = silences_of(mtpp, window)
+    if scored is not None or getattr(mtpp, "context", None) is not None:
+        values = {name: value.masked_fill(~counted, 0.0) for name, value in values.items()}
     return MTPPOutput(**values)
 
 
 def log_perplexity(mtpp: MTPPModel, window: Window, keep: Tensor | None = None, **options: Any) -> Tensor:
     """log ppl(x_o | kept history) = -(1/K) sum_i log p(x_i | x_<i, kept history), (..., B) (eq. 5); `options` as in
     `future_log_prob`."""
-    return -future_log_prob(mtpp, window, keep, **options).log_prob.sum(-1) / window.num_scored
+    number = asked_of(mtpp, window).num_scored
+    return -future_log_prob(mtpp, window, keep, **options).log_prob.sum(-1) / number
 
 
 def dppl(
@@ -120,7 +124,8 @@ def dppl_parts(mtpp: MTPPModel, window: Window, keep: Tensor, *, conditioning: C
     masks = torch.cat([history[None], ((keep > 0.5) & history).reshape(-1, *history.shape)])  # (1 + S, B, L)
     rows = torch.arange(len(history), device=history.device).repeat(len(masks))
     sums = _future_sums(mtpp, window, masks.flatten(0, 1), rows, conditioning).view(*masks.shape[:2], 2)
-    drops = ((sums[1:] - sums[0]) / window.num_scored[:, None]).view(*(keep.shape[:-1] or history.shape[:1]), 2)
+    means = (sums[1:] - sums[0]) / asked_of(mtpp, window).num_scored[:, None]
+    drops = means.view(*(keep.shape[:-1] or history.shape[:1]), 2)
     return DpplParts(drops[..., 0], drops[..., 1])
 
 
@@ -129,7 +134,8 @@ def log_perplexity_of_masks(
 ) -> Tensor:
     """log ppl(x_o | kept history) (eq. 5) of many masks `keep_mask` (R, L), those of the windows `rows` (R,): (R,).
     No gradients."""
-    return -_future_sums(mtpp, window, keep_mask, rows, conditioning).sum(-1) / window.num_scored[rows]
+    sums = _future_sums(mtpp, window, keep_mask, rows, conditioning)
+    return -sums.sum(-1) / asked_of(mtpp, window).num_scored[rows]
 
 
 @torch.no_grad()

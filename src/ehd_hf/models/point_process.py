@@ -82,6 +82,8 @@ class MTPPConfig(StrictConfig):
         id2label: name of every mark; "0", "1", ... if not given. Must have `num_marks` entries.
         time_unit: unit of the times the model was trained on, for people ("h", "1e6 s").
         history, future: L and K of the windows an explainer cuts if nobody says, if they are known.
+        context_marks: names of marks that are never predicted, only causes: deploys, holidays, what neighbours do. Of
+            such an event the likelihood has the silence before it; all intensities are of the other marks.
     """
 
     base_config_key = "mtpp_config"
@@ -91,6 +93,7 @@ class MTPPConfig(StrictConfig):
     time_unit: str | None = None
     history: int | None = None
     future: int | None = None
+    context_marks: list[str] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.id2label is None:
@@ -105,6 +108,12 @@ class MTPPConfig(StrictConfig):
         if sorted(self.id2label) != list(range(self.num_marks)):
             number = len(self.id2label)
             raise ValueError(f"id2label must name the marks 0..{self.num_marks - 1}; got {number} entries.")
+        context = self.context_marks or ()
+        if unknown := sorted(set(context) - set(self.label2id)):
+            known = ", ".join(list(self.label2id)[:12])
+            raise ValueError(f"context marks must be marks, such as {known}; got {unknown[0]!r}. Correct the name.")
+        if len(set(context)) == self.num_marks:
+            raise ValueError("context marks must leave a mark to predict; got all of them. Name fewer.")
 
 
 @dataclass
@@ -197,7 +206,22 @@ class MTPPModel(HubModel):
     mean_interval: Tensor  # a buffer every backbone registers: the yardstick of time
     has_gates: ClassVar[bool] = True  # whether `keep` may lie between 0 and 1, and has slopes there
 
-    # --- a backbone defines the next four
+    @property
+    def context(self) -> Tensor | None:
+        """(C,) bool, True for context marks; None if there are none."""
+        config: Any = self.config
+        if not config.context_marks:
+            return None
+        names = config.id2label
+        flags = [names[mark] in config.context_marks for mark in range(config.num_marks)]
+        return torch.tensor(flags, device=self.mean_interval.device)
+
+    def is_context(self, marks: Tensor) -> Tensor:
+        """Whether events of `marks` (...) are never predicted: (...) bool."""
+        context = self.context
+        return torch.zeros_like(marks, dtype=torch.bool) if context is None else context.to(marks.device)[marks]
+
+    # --- a backbone defines the next four: the intensities of context marks are 0, and nobody asks their logarithm
 
     def encode_history(
         self, times: Tensor, marks: Tensor, mask: Tensor, keep: Tensor | None, mark_weights: Tensor | None = None
@@ -239,7 +263,7 @@ class MTPPModel(HubModel):
         positions: Tensor | None = None,
         mark_weights: Tensor | None = None,
     ) -> MTPPOutput:
-        """log p(event | kept events before it), for every event.
+        """log p(event | kept events before it), for every event; of a context event log p(the silence before it).
 
         Args:
             times: (B, T), non-decreasing, relative to the window's clock origin; marks (B, T) in [0, C).
@@ -262,9 +286,11 @@ class MTPPModel(HubModel):
             states, times, marks, mask, last_times = (x[:, first:] for x in (states, times, marks, mask, last_times))
         states = states.contiguous()  # copied once, not by every layer that reads them
         intervals = (times - last_times).clamp(min=0)
-        total_log_intensity, log_intensity, compensator = self.score_intervals(states, intervals, marks)
-        mark_log_prob = log_intensity - total_log_intensity
-        time_log_prob = total_log_intensity - compensator
+        context, of_context = self.context, self.is_context(marks)
+        asked = marks if context is None else marks.masked_fill(of_context, int((~context).nonzero()[0]))
+        total_log_intensity, log_intensity, compensator = self.score_intervals(states, intervals, asked)
+        mark_log_prob = (log_intensity - total_log_intensity).masked_fill(of_context, 0.0)
+        time_log_prob = total_log_intensity.masked_fill(of_context, 0.0) - compensator
         if survived_until is not None:
             time_log_prob = time_log_prob + self._survived(states, last_times, times, mask, survived_until)
         time_log_prob = time_log_prob.masked_fill(~mask, 0.0)
@@ -288,11 +314,11 @@ class MTPPModel(HubModel):
         return torch.zeros_like(times).scatter(1, index, correction)
 
     def forward(self, times: Tensor, marks: Tensor, mask: Tensor, loss_mask: Tensor | None = None) -> MTPPOutput:
-        """Negative log-likelihood per event (eq. 3); see `event_log_prob`. Events count where `loss_mask` (B, T) is
-        True, or all of them."""
+        """Negative log-likelihood per predicted event (eq. 3); see `event_log_prob`. Events count where `loss_mask`
+        (B, T) is True, or all of them."""
         output = self.event_log_prob(times, marks, mask)
         counted = mask if loss_mask is None else mask & loss_mask
-        output.num_items = counted.sum()
+        output.num_items = (counted & ~self.is_context(marks)).sum()
         output.loss = -output.log_prob.masked_fill(~counted, 0.0).sum() / output.num_items.clamp(min=1)
         return output
 

@@ -74,16 +74,22 @@ class RecentMarks(nn.Module):
         without = total[:, None] - counts + earlier * (1 / decays - 1)[:, None]
         return torch.cat([total[:, None], without], dim=1).transpose(0, 1).flatten(2)
 
-    def log_probs(self, states: Tensor, own: Tensor, counts: Tensor, marks: Tensor | None) -> Tensor:
+    def log_probs(
+        self, states: Tensor, own: Tensor, counts: Tensor, marks: Tensor | None, context: Tensor | None = None
+    ) -> Tensor:
         """log p(m) of `marks` (...), or of every mark (..., C): `own` is what the backbone says of the same,
-        given `states` (..., D); `counts` (..., R * C)."""
+        given `states` (..., D); `counts` (..., R * C). Marks of `context` (C,) have none."""
         counts = counts.unflatten(-1, (len(_DECAYS), self.num_marks))
-        prior = self.log_prior.to(counts.dtype).exp()  # (R,)
+        prior, number = self.log_prior.to(counts.dtype).exp(), self.num_marks  # (R,)
+        if context is not None:
+            counts, number = counts.masked_fill(context, 0.0), int((~context).sum())
         log_total = torch.log(counts.sum(-1) + prior)
         if marks is not None:
             index = marks[..., None, None].expand(*marks.shape, len(_DECAYS), 1)
             counts = counts.gather(-1, index)
-        recent = torch.log(counts + (prior / self.num_marks)[:, None]) - log_total[..., None]  # (..., R, 1 or C)
+        recent = torch.log(counts + (prior / number)[:, None]) - log_total[..., None]  # (..., R, 1 or C)
+        if context is not None and marks is None:
+            recent = recent.masked_fill(context, -torch.inf)
         weights = self.mixing(states).log_softmax(-1)[..., None]  # (..., 1 + R, 1)
         own = own[..., None, None] if marks is not None else own[..., None, :]
         mixed = torch.logsumexp(torch.cat([own, recent], dim=-2) + weights, dim=-2)

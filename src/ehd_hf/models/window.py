@@ -89,6 +89,26 @@ class Window(NamedTuple):
             raise ValueError(f"keep must be (..., B, L), here {expected} at its end; got {tuple(keep.shape)}.")
 
 
+def asked_of(mtpp: Any, window: Window) -> Window:
+    """The window without future events of context marks among those it asks about."""
+    if getattr(mtpp, "context", None) is None:
+        return window
+    return window._replace(scored=window.future & ~mtpp.is_context(window.marks[:, window.num_history :]))
+
+
+def silences_of(mtpp: Any, window: Window) -> Tensor:
+    """(B, K) bool, the intervals whose likelihood counts: those before events that are asked about, and before context
+    events on the way to one."""
+    if getattr(mtpp, "context", None) is None:
+        return window.future
+    future = window.mask[:, window.num_history :] & ~mtpp.is_context(window.marks[:, window.num_history :])
+    size = future.shape[1]
+    place = torch.where(future, torch.arange(size, device=future.device), size)
+    following = place.flip(1).cummin(1).values.flip(1)  # the next predicted event, itself perhaps
+    reached = torch.nn.functional.pad(asked_of(mtpp, window).future, (0, 1)).gather(1, following)
+    return reached & window.mask[:, window.num_history :]
+
+
 def places_of(scores: Tensor, history: Tensor) -> Tensor:
     """Place of each event when sorted by falling `scores` (..., B, L), from 0; padding comes last."""
     order = scores.masked_fill(~history, -torch.inf).argsort(dim=-1, descending=True, stable=True)

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
@@ -23,6 +24,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ..explain.causes import Why
 from ..explain.explanation import Explanation, Intensity
+from ..explain.influence import Influence
 from ..files import replaced_when_done
 from ..models.hawkes import HawkesModel
 from .tables import number_of, shorten
@@ -160,6 +162,46 @@ def why_plot(why: Why, title: str | None = None, *, theme: str = "light") -> Fig
         text = f"{why.event.mark}: nothing before it with probability {why.p_none:.0%}" if title is None else title
         axes.set_title(_drawable(text), loc="left", parse_math=False)
     return figure
+
+
+def influence_plot(influence: Influence, title: str | None = None, *, theme: str = "light") -> Figure:
+    """Draw which kinds drive which: a row per cause, and a first one for nothing, a column per effect, the darker the
+    larger the share; kinds that have to do with one another stand side by side."""
+    if theme not in THEMES:
+        raise ValueError(f"theme must be one of {', '.join(THEMES)}; got {theme!r}.")
+    size, columns = len(influence.kinds), influence.predicted
+    square = np.zeros((size, size))
+    square[:, columns] = influence.share
+    order = _side_by_side(square + square.T)
+    effects = [kind for kind in order if kind in columns]
+    values = np.vstack([influence.background[np.searchsorted(columns, effects)], square[np.ix_(order, effects)]])
+    names = [_shown(influence.kinds[kind]) for kind in order]
+    small: Any = {"fontsize": float(np.clip(220 / size, 4.5, 9)), "parse_math": False}
+    with matplotlib.rc_context(STYLE | _themed(THEMES[theme])):
+        side = float(np.clip(0.22 * size, 3, 9))
+        figure = Figure(figsize=(side + 2.2, side + 1.6), layout="constrained", dpi=STYLE["savefig.dpi"])
+        axes = figure.subplots()
+        # The square root shows small shares too; cividis is the same to all eyes, and in grey.
+        image = axes.imshow(values, cmap="cividis_r", norm=PowerNorm(0.5, 0, 1), aspect="auto", interpolation="none")
+        axes.set_xticks(range(len(effects)), [names[order.index(kind)] for kind in effects], rotation=90, **small)
+        axes.set_yticks(range(1 + size), ["nothing before it", *names], **small)
+        axes.axhline(0.5, color=THEMES[theme].face, linewidth=3)
+        axes.set(xlabel="effect", ylabel="cause")
+        axes.grid(visible=False)
+        bar = figure.colorbar(
+            image, ax=axes, shrink=0.6, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1], format=PercentFormatter(1)
+        )
+        bar.set_label("share of the effect's events")
+        axes.set_title(_drawable(title or "What sets off what"), loc="left", parse_math=False)
+    return figure
+
+
+def _side_by_side(related: np.ndarray) -> list[int]:
+    """An order of kinds in which those that are `related` (C, C), symmetric, stand near one another: by the second
+    eigenvector of their graph."""
+    degrees = related.sum(1) + 1e-9
+    scaled = np.eye(len(related)) - related / np.sqrt(np.outer(degrees, degrees))
+    return np.argsort(np.linalg.eigh(scaled)[1][:, min(1, len(related) - 1)], kind="stable").tolist()
 
 
 def kernel_plot(model: HawkesModel, effects: Sequence[str] | None = None, *, top: int = 7) -> Figure:

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..models.perplexity import log_perplexity_of_masks
 from ..models.point_process import MTPPModel
 from ..models.question import Conditioning, Question
-from ..models.window import Window
+from ..models.window import Window, asked_of
 
 # Slack of the targets, so that a target taken from a mask is met by that mask, in whatever batch.
 _TOLERANCE = 1e-6
@@ -35,6 +35,7 @@ class Objective:
     @torch.no_grad()
     def __init__(self, mtpp: MTPPModel, window: Window, *, conditioning: Conditioning = "paper") -> None:
         window.check()
+        window = asked_of(mtpp, window)
         self.mtpp, self.window, self.conditioning = mtpp, window, conditioning
         self.history = window.history  # (B, L), True where there is an event
         if (window.num_scored == 0).any():

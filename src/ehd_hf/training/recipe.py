@@ -30,9 +30,10 @@ from transformers.utils import logging as transformers_logging
 from .. import __version__
 from ..data.inspection import Findings, describe_events
 from ..data.reading import Read, Reading
+from ..data.related import without_marks
 from ..data.sequences import EventSequences, events_digest
 from ..data.splits import SPLITS, choose_window, num_windows, split_events
-from ..data.windows import EventStore, make_crops, make_windows, parse_pair, sampled
+from ..data.windows import EventStore, WindowStore, make_crops, make_windows, parse_pair, sampled
 from ..evaluation.answers import compare
 from ..evaluation.scores import compare_with_trivial, evaluate_mtpp, trivial_baselines
 from ..files import checkpoint_stamp, holds_nothing, locked, make_folder, remove_folder, replaced_when_done, write_text
@@ -171,10 +172,14 @@ def make_plan(
     minutes: float | None = None,
     given: Splits | None = None,
     ensemble: int | None = None,
+    context: Sequence[str] = (),
 ) -> tuple[Plan, dict[str, EventSequences]]:
     """A plan for these events, and their splits train, validation and test; `distiller` is ranking, ehd or none;
     `backbone` as in `choose_backbones`; `given`: splits that the events came in; `ensemble`: how many point processes
-    to keep. Where fewer backbones are named, the last neural one is trained from further seeds."""
+    to keep; `context`: marks that are never predicted. Where fewer backbones are named, the last neural one is trained
+    from further seeds."""
+    known: Config = {"num_marks": events.num_marks, "id2label": dict(events.id2label)}
+    MTPPConfig(**known, context_marks=list(context))  # refuses unknown ones
     if distiller not in DISTILLERS:
         raise ValueError(f"distiller must be one of {', '.join(DISTILLERS)}; got {distiller!r}. ehd is the paper's.")
     if ensemble and distiller == "ehd":
@@ -205,7 +210,8 @@ def make_plan(
         part = HAWKES_PART if name == "hawkes" else 1.0
         effort: Any = (part * MTPP_PASSES * crops, part * np.array(MTPP_STEPS))
         options: Config = {"learning_rate": LEARNING_RATES.get(name, 0.01), "seed": own_seed}
-        config = stage("mtpp", choose_model(name, train.num_events), train.num_events, *effort, **options)
+        model = choose_model(name, train.num_events) | ({"context_marks": list(context)} if context else {})
+        config = stage("mtpp", model, train.num_events, *effort, **options)
         config["data"]["crop_length"] = crop_length
         called = f"{POINT_PROCESS}-{name}" + (f"-seed{own_seed}" if own_seed != seed else "")
         stages[called if len(seeds) > 1 else POINT_PROCESS] = config
@@ -296,6 +302,7 @@ def duration(seconds: float) -> str:
 def describe_plan(run: Run, splits: Splits, findings: Findings) -> list[tuple[str, str]]:
     """A plan for people: names and texts."""
     plan, (future, history) = run.plan, run.plan.window
+    context = next(iter(plan.stages.values()))["model"].get("context_marks")
     counts = list(findings.figures["mark_counts"].items())
     sizes = " / ".join(f"{len(splits[name]):,}" for name in SPLITS)
     windows = num_windows(splits["train"].lengths, history + future)
@@ -311,6 +318,7 @@ def describe_plan(run: Run, splits: Splits, findings: Findings) -> list[tuple[st
         ("marks", f"{len(counts)}, from {counts[0][0]} ({counts[0][1]:,}) to {counts[-1][0]} ({counts[-1][1]:,})"),
         ("window", f"{history} past events explain the next {future}; {windows:,} windows to train on"),
         ("split", f"{plan.split}: {sizes} sequences for training / validation / test"),
+        *([("context", f"{', '.join(context)}: causes that are never predicted")] if context else []),
         *describe_models(plan, splits["train"].num_events),
         effort,
         ("time", clock),
@@ -449,7 +457,7 @@ def build(config: Config, splits: Splits, mtpp: Any = None) -> tuple[Any, Any, A
     mtpp = model.pop("mtpp", None) if mtpp is None else mtpp
     built = kind.from_mtpp(mtpp, **window, **model)
     if "windows" not in data:
-        windows, judged = (make_windows(splits[name], **window) for name in ("train", "validation"))
+        windows, judged = (_asked(make_windows(splits[name], **window), mtpp) for name in ("train", "validation"))
         return built, windows, judged.sample(size, seed=seed)
     from datasets import load_dataset
 
@@ -458,6 +466,16 @@ def build(config: Config, splits: Splits, mtpp: Any = None) -> tuple[Any, Any, A
     validation = rows["validation"]
     chosen = validation.take(size) if streaming else validation.select(sampled(len(validation), size, seed))
     return built, rows["train"], chosen
+
+
+def _asked(windows: WindowStore, mtpp: Any) -> WindowStore:
+    """Without windows whose whole future is context."""
+    mtpp = mtpp if isinstance(mtpp, MTPPModel) else _open(mtpp)
+    if mtpp.context is None:
+        return windows
+    predicted = np.append(0, np.cumsum(~mtpp.is_context(torch.from_numpy(windows.sequences.marks)).numpy()))
+    end = windows.first + windows.count
+    return windows.select(np.flatnonzero(predicted[end] > predicted[end - windows.future]))
 
 
 def build_trainer(config: Config, splits: Splits, mtpp: Any = None, watch: Watch | None = None) -> Trainer:
@@ -651,12 +669,16 @@ def score_model(model: DistillerModel | MTPPModel, splits: Splits, *, share: flo
     last = int(np.searchsorted(np.cumsum(test.lengths), share * min(MOST_TEST_EVENTS, test.num_events)))
     part = test.select(np.arange(min(len(test), last + 1)))
     distiller, mtpp = (model, model.mtpp) if isinstance(model, DistillerModel) else (None, model)
-    trivial = trivial_baselines(test, splits.get("train"), splits.get("validation"))
-    rows = list(evaluate_mtpp({**trivial, MODEL: mtpp}, part, **stamp))
+    # Trivial models know nothing of context: they see, and are scored on, the predicted events alone.
+    context: Any = mtpp.config.context_marks or ()
+    plain = {name: without_marks(splits[name], context) for name in SPLITS if name in splits}
+    trivial = trivial_baselines(plain["test"], plain.get("train"), plain.get("validation"))
+    rows = list(evaluate_mtpp(trivial, without_marks(part, context), **stamp))
+    rows += evaluate_mtpp({MODEL: mtpp}, part, **stamp)
     config: Any = model.config
     if config.future is None or part.lengths.max() < config.history + config.future:
         return rows
-    windows = make_windows(part, future=config.future, history=config.history)
+    windows = _asked(make_windows(part, future=config.future, history=config.history), mtpp)
     windows = windows.sample(math.ceil(share * MOST_TEST_WINDOWS))
     solver = "integrated_gradient+prune" if distiller is None else "distiller+prune"
     question = Question(share=0.7, conditioning="survival") if distiller is None else distiller.config.question
