@@ -34,7 +34,7 @@ from ..data.sequences import EventSequences, events_digest
 from ..data.splits import SPLITS, choose_window, num_windows, split_events
 from ..data.windows import EventStore, make_crops, make_windows, parse_pair, sampled
 from ..evaluation.answers import compare
-from ..evaluation.scores import compare_with_trivial, evaluate_mtpp, trivial_baselines
+from ..evaluation.scores import OURS, compare_with_trivial, evaluate_mtpp, trivial_baselines
 from ..files import checkpoint_stamp, holds_nothing, locked, make_folder, remove_folder, replaced_when_done, write_text
 from ..models.distiller import DistillerModel
 from ..models.ensemble import EnsembleConfig, EnsembleModel
@@ -88,7 +88,6 @@ FEWER_THREADS = 0.9  # more threads must bring a step below this share of its ti
 MOST_TEST_EVENTS, MOST_TEST_WINDOWS = 50_000, 200
 # Explanations this much smaller than the most recent events would have to be say more than "recently".
 LESS_THAN_RECENT = 0.95
-MODEL = "this model"
 ADVICE = "Give it more events, more minutes or another backbone, or check the columns (ehd-hf data inspect)."
 
 
@@ -652,7 +651,7 @@ def score_model(model: DistillerModel | MTPPModel, splits: Splits, *, share: flo
     part = test.select(np.arange(min(len(test), last + 1)))
     distiller, mtpp = (model, model.mtpp) if isinstance(model, DistillerModel) else (None, model)
     trivial = trivial_baselines(test, splits.get("train"), splits.get("validation"))
-    rows = list(evaluate_mtpp({**trivial, MODEL: mtpp}, part, **stamp))
+    rows = list(evaluate_mtpp({**trivial, OURS: mtpp}, part, **stamp))
     config: Any = model.config
     if config.future is None or part.lengths.max() < config.history + config.future:
         return rows
