@@ -40,7 +40,7 @@ def test_a_plan_grows_with_the_data_within_bounds():
     assert small.training("steps") == [recipe.MTPP_STEPS[0], recipe.DISTILLER_STEPS["ranking"][0]]
     assert large.training("steps") == [recipe.MTPP_STEPS[1], recipe.DISTILLER_STEPS["ranking"][1]]
     assert [plan.stages["point_process"]["data"]["crop_length"] for plan in (small, large)] == [10, 64]
-    assert small.training("batch_size")[1] <= num_windows(np.array([10] * 16), sum(small.window))
+    assert small.training("batch_size")[1] <= num_windows(np.array([10] * 16), sum(small.window)).sum()
 
 
 PLAN = make_plan(sequences([48] * 100), backbone="lognormmix")[0]

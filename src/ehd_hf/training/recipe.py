@@ -188,7 +188,7 @@ def make_plan(
     train = splits["train"]
     crop_length = int(min(max(CROP_LENGTH, history + future), max(train.lengths.max(), 2)))
     crops = train.num_events / min(crop_length, float(train.lengths.mean()))  # that hold every event once
-    windows = num_windows(train.lengths, history + future)
+    windows = int(num_windows(train.lengths, history + future).sum())
 
     def stage(task: str, model: Config, size: int, items: float, bounds: Any, **training: Any) -> Config:
         """`items`: how many to look at in all, in batches that `size` bounds; `bounds` of the steps."""
@@ -297,7 +297,7 @@ def describe_plan(run: Run, splits: Splits, findings: Findings) -> list[tuple[st
     plan, (future, history) = run.plan, run.plan.window
     counts = list(findings.figures["mark_counts"].items())
     sizes = " / ".join(f"{len(splits[name]):,}" for name in SPLITS)
-    windows = num_windows(splits["train"].lengths, history + future)
+    windows = num_windows(splits["train"].lengths, history + future).sum()
     names = {**plan.backbones, DISTILLER: "the distiller"}
     steps = (f"{config['training']['steps']:,} of {names[stage]}" for stage, config in plan.stages.items())
     effort = ("steps", ", ".join(steps))
