@@ -14,13 +14,14 @@ T, F = True, False
 # --- intervals
 
 
-def test_the_bootstrap_equals_a_slow_one_that_draws_whole_sequences():
+def test_the_bootstrap_equals_a_slow_one_that_draws_whole_sequences(monkeypatch):
+    monkeypatch.setattr("ehd_hf.evaluation.statistics.NUM_RESAMPLES", 50)
     generator = np.random.default_rng(0)
     groups = np.repeat([3, 1, 7, 4, 9], [2, 5, 1, 4, 3])
     values = generator.normal(size=len(groups)) + groups
-    low, high = mean_interval(values, groups, num_resamples=50, seed=5)
+    low, high = mean_interval(values, groups)
     names = np.unique(groups)
-    drawn = np.random.default_rng(5).multinomial(5, np.full(5, 0.2), 50)
+    drawn = np.random.default_rng(0).multinomial(5, np.full(5, 0.2), 50)
     means = []
     for times in drawn:
         pieces = [values[groups == name] for name, count in zip(names, times, strict=True) for _ in range(count)]

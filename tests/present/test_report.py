@@ -13,10 +13,11 @@ import pytest
 import torch
 
 import ehd_hf
+from ehd_hf.evaluation.scores import OURS
 from ehd_hf.explain.explainer import EHDDistiller
 from ehd_hf.explain.explanation import Windows
 from ehd_hf.present.pages import explanation_fragment, explanation_page, list_entry, window_data
-from ehd_hf.present.report import OURS, draw_windows, judge_process, report_html, summarize, write_report
+from ehd_hf.present.report import draw_windows, judge_process, report_html, summarize, write_report
 from explanations import HOSTILE, MARKS, MOMENT, made
 from helpers import AdditiveMTPP, PoissonMTPP, from_lists, largest_file
 

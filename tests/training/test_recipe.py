@@ -13,9 +13,9 @@ import torch
 from ehd_hf.data.inspection import inspect_events
 from ehd_hf.data.reading import read_events
 from ehd_hf.data.splits import num_windows
+from ehd_hf.evaluation.scores import OURS
 from ehd_hf.training import recipe
 from ehd_hf.training.recipe import (
-    MODEL,
     Costs,
     Run,
     choose_backbones,
@@ -40,7 +40,7 @@ def test_a_plan_grows_with_the_data_within_bounds():
     assert small.training("steps") == [recipe.MTPP_STEPS[0], recipe.DISTILLER_STEPS["ranking"][0]]
     assert large.training("steps") == [recipe.MTPP_STEPS[1], recipe.DISTILLER_STEPS["ranking"][1]]
     assert [plan.stages["point_process"]["data"]["crop_length"] for plan in (small, large)] == [10, 64]
-    assert small.training("batch_size")[1] <= num_windows(np.array([10] * 16), sum(small.window))
+    assert small.training("batch_size")[1] <= num_windows(np.array([10] * 16), sum(small.window)).sum()
 
 
 PLAN = make_plan(sequences([48] * 100), backbone="lognormmix")[0]
@@ -212,7 +212,7 @@ def test_a_run_by_the_clock_may_be_given_more_minutes(tmp_path):
 
 
 def rows(own, best=2.0, size=3.0, recent=6.0, nothing=0.0, explain=True, marks=0.5):
-    scored = [("Poisson + unigram", best + 1, 1.0), ("AR(1) + bigram", best, marks), (MODEL, own, 0.5)]
+    scored = [("Poisson + unigram", best + 1, 1.0), ("AR(1) + bigram", best, marks), (OURS, own, 0.5)]
     made = [
         {"task": "mtpp", "model": name, "nll": nll, "time_nll": nll - mark, "mark_nll": mark}
         for name, nll, mark in scored

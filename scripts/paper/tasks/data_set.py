@@ -38,4 +38,4 @@ def find_rows(arguments: Namespace, cache: Cache) -> Iterator[Row]:
     }
     for pair in PAIRS.get(stamp["data"], ()):
         size = sum(map(int, pair.split("-")))
-        yield stamp | {"pair": pair} | {split: num_windows(splits[split].lengths, size) for split in SPLITS}
+        yield stamp | {"pair": pair} | {split: int(num_windows(splits[split].lengths, size).sum()) for split in SPLITS}

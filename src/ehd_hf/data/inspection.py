@@ -40,7 +40,7 @@ def inspect_events(events: EventSequences) -> Findings:
         "interval": None,
         "tied": float((intervals == 0).mean()) if len(intervals) else 0.0,
         "window": {"history": history, "future": future},
-        "windows": num_windows(lengths, history + future),
+        "windows": int(num_windows(lengths, history + future).sum()),
         "mark_counts": {events.id2label[int(mark)]: int(counts[mark]) for mark in np.argsort(-counts, kind="stable")},
     }
     if len(intervals):

@@ -31,9 +31,9 @@ def choose_window(lengths: np.ndarray, history: int | None = None, future: int |
     return max(window - future, future, 1), future
 
 
-def num_windows(lengths: np.ndarray, window: int) -> int:
-    """How many windows sequences of these lengths give (see `windows.make_windows`)."""
-    return int(np.where(lengths == window, 1, np.maximum(lengths - window, 0)).sum())
+def num_windows(lengths: np.ndarray, window: int) -> np.ndarray:
+    """How many windows of `window` events sequences of these lengths (S,) give, each (see `windows.make_windows`)."""
+    return np.where(lengths == window, 1, np.maximum(lengths - window, 0))
 
 
 def split_events(

@@ -21,6 +21,7 @@ from torch.utils.data import Dataset
 
 from .sequences import EventSequences, load_events
 from .sources import load_source
+from .splits import num_windows
 
 SAMPLED_WINDOWS, SAMPLED_SEED = 5_000, 0  # test_sampled
 EVENTS_PER_BATCH = 100_000  # padding included
@@ -295,7 +296,7 @@ def make_windows(sequences: EventSequences, *, future: int, history: int) -> Win
     if lengths.max() < window:
         got = f"the longest has {lengths.max()}. Choose a smaller history or future."
         raise ValueError(f"a window of {history} + {future} events needs a sequence of at least {window}; {got}")
-    count = np.where(lengths == window, 1, np.maximum(lengths - window, 0))
+    count = num_windows(lengths, window)
     first = runs(sequences.offsets[:-1] + (lengths > window), count)
     return WindowStore(sequences, first, history=history, future=future, num_too_short=int((lengths < window).sum()))
 

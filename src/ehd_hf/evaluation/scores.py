@@ -22,6 +22,7 @@ from .baselines import EventScores, TrivialBaseline, fit_gaps, fit_marks, gaps_o
 
 Row = dict[str, Any]
 
+OURS = "this model"  # what rows and tables call the model that is judged
 # Nats per event by which a point process must beat a trivial model to count as one that knows more.
 SMALLEST_GAIN = 0.02
 MAX_TOKENS = 2**16  # events per batch, padding included: some tens of MB at the usual widths

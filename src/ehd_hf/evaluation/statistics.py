@@ -19,16 +19,12 @@ NUM_RESAMPLES = 2_000
 Row = dict[str, Any]
 
 
-def mean_interval(values: np.ndarray, groups: np.ndarray, **options: Any) -> tuple[float, float]:
-    """95 % bootstrap interval of the mean of `values` (W,): whole groups are drawn again, with all their values.
-    `options` as in `ratio_interval`."""
-    values = np.asarray(values, dtype=np.float64)
-    return ratio_interval(values, np.ones_like(values), groups, **options)
+def mean_interval(values: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
+    """95 % bootstrap interval of the mean of `values` (W,): whole groups are drawn again, with all their values."""
+    return ratio_interval(values, np.ones(len(values)), groups)
 
 
-def ratio_interval(
-    above: np.ndarray, below: np.ndarray, groups: np.ndarray, *, num_resamples: int = NUM_RESAMPLES, seed: int = 0
-) -> tuple[float, float]:
+def ratio_interval(above: np.ndarray, below: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
     """95 % bootstrap interval of sum(above) / sum(below), each (W,), over groups; NaN if `below` is 0 everywhere."""
     if len(groups) == 0 or not np.any(below):
         return math.nan, math.nan
@@ -36,7 +32,7 @@ def ratio_interval(
     above, below = (np.bincount(group, weights=np.asarray(values, dtype=np.float64)) for values in (above, below))
     # How often each group is drawn is all that matters: (R, G) counts instead of windows.
     chance = np.full(len(above), 1 / len(above))
-    drawn = np.random.default_rng(seed).multinomial(len(above), chance, num_resamples)
+    drawn = np.random.default_rng(0).multinomial(len(above), chance, NUM_RESAMPLES)
     total = drawn @ below
     ratios = (drawn @ above)[total > 0] / total[total > 0]
     low, high = np.quantile(ratios, [0.025, 0.975])

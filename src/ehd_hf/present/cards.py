@@ -13,7 +13,7 @@ from huggingface_hub import DatasetCard, EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedConfig
 
 from ..data.export import plain_markdown
-from ..evaluation.scores import compare_with_trivial
+from ..evaluation.scores import OURS, compare_with_trivial
 from ..models.hf_pipeline import TASK
 from .tables import PROCESS_COLUMNS, SHORT, Column, markdown_table, verdict
 
@@ -188,7 +188,7 @@ def _process_results(rows: Sequence[Row]) -> dict[str, Any]:
     own = next((row for row in scored if row.get("checkpoint")), None)
     truth = [row for row in scored if row["model"] == "true process"]
     trivial = [row for row in scored if not row.get("checkpoint") and row not in truth]
-    lines = [*trivial, *truth, {**own, "model": "this model"}] if own else []
+    lines = [*trivial, *truth, {**own, "model": OURS}] if own else []
     return {
         "own": own,
         "standing": compare_with_trivial(own, trivial) if own else None,
@@ -247,7 +247,7 @@ def _table(lines: Sequence[Row], *columns: Column) -> str:
 
 
 def _solver_name(row: Row) -> str:
-    return "this model" if row["solver"] == "distiller" else str(SHORT.get(row["solver"], row["solver"]))
+    return OURS if row["solver"] == "distiller" else str(SHORT.get(row["solver"], row["solver"]))
 
 
 def _num_windows(row: Row) -> int:

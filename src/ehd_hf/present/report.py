@@ -11,7 +11,7 @@ import numpy as np
 
 from ..data.sequences import EventSequences
 from ..data.windows import Spans, sampled
-from ..evaluation.scores import compare_with_trivial, evaluate_mtpp, trivial_baselines
+from ..evaluation.scores import OURS, compare_with_trivial, evaluate_mtpp, trivial_baselines
 from ..evaluation.statistics import mark_shares
 from ..explain.explainer import EHDDistiller
 from ..explain.explanation import Explanation, Windows
@@ -21,7 +21,6 @@ from .tables import PROCESS_COLUMNS, Column, number_of, shorten
 
 # Enough for two digits of a likelihood; whole sequences are drawn until there are so many.
 MAX_SCORED_EVENTS = 50_000
-OURS = "this model"
 _MARK_COLUMNS = [
     Column("label", "mark"),
     Column("num_events", "events", ",d"),

@@ -35,7 +35,7 @@ from ..data.sequences import EventSequences, events_digest
 from ..data.splits import SPLITS, choose_window, num_windows, split_events
 from ..data.windows import EventStore, WindowStore, make_crops, make_windows, parse_pair, sampled
 from ..evaluation.answers import compare
-from ..evaluation.scores import compare_with_trivial, evaluate_mtpp, trivial_baselines
+from ..evaluation.scores import OURS, compare_with_trivial, evaluate_mtpp, trivial_baselines
 from ..files import checkpoint_stamp, holds_nothing, locked, make_folder, remove_folder, replaced_when_done, write_text
 from ..models.distiller import DistillerModel
 from ..models.ensemble import EnsembleConfig, EnsembleModel
@@ -89,7 +89,6 @@ FEWER_THREADS = 0.9  # more threads must bring a step below this share of its ti
 MOST_TEST_EVENTS, MOST_TEST_WINDOWS = 50_000, 200
 # Explanations this much smaller than the most recent events would have to be say more than "recently".
 LESS_THAN_RECENT = 0.95
-MODEL = "this model"
 ADVICE = "Give it more events, more minutes or another backbone, or check the columns (ehd-hf data inspect)."
 
 
@@ -194,7 +193,7 @@ def make_plan(
     train = splits["train"]
     crop_length = int(min(max(CROP_LENGTH, history + future), max(train.lengths.max(), 2)))
     crops = train.num_events / min(crop_length, float(train.lengths.mean()))  # that hold every event once
-    windows = num_windows(train.lengths, history + future)
+    windows = int(num_windows(train.lengths, history + future).sum())
 
     def stage(task: str, model: Config, size: int, items: float, bounds: Any, **training: Any) -> Config:
         """`items`: how many to look at in all, in batches that `size` bounds; `bounds` of the steps."""
@@ -305,7 +304,7 @@ def describe_plan(run: Run, splits: Splits, findings: Findings) -> list[tuple[st
     context = next(iter(plan.stages.values()))["model"].get("context_marks")
     counts = list(findings.figures["mark_counts"].items())
     sizes = " / ".join(f"{len(splits[name]):,}" for name in SPLITS)
-    windows = num_windows(splits["train"].lengths, history + future)
+    windows = num_windows(splits["train"].lengths, history + future).sum()
     names = {**plan.backbones, DISTILLER: "the distiller"}
     steps = (f"{config['training']['steps']:,} of {names[stage]}" for stage, config in plan.stages.items())
     effort = ("steps", ", ".join(steps))
@@ -674,7 +673,7 @@ def score_model(model: DistillerModel | MTPPModel, splits: Splits, *, share: flo
     plain = {name: without_marks(splits[name], context) for name in SPLITS if name in splits}
     trivial = trivial_baselines(plain["test"], plain.get("train"), plain.get("validation"))
     rows = list(evaluate_mtpp(trivial, without_marks(part, context), **stamp))
-    rows += evaluate_mtpp({MODEL: mtpp}, part, **stamp)
+    rows += evaluate_mtpp({OURS: mtpp}, part, **stamp)
     config: Any = model.config
     if config.future is None or part.lengths.max() < config.history + config.future:
         return rows
