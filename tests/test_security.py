@@ -202,9 +202,8 @@ def test_weights_that_nobody_expects_are_refused(folder):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_model_in_half_precision_is_refused_with_the_reason(model, dtype):
-    with pytest.raises(
-        ValueError, match="float32 or float64; got b?float16, which tells too few numbers apart. Call model.float"
-    ):
+    words = "float32 or float64; got b?float16, which tells too few numbers apart. Call model.float"
+    with pytest.raises(ValueError, match=words):
         EHDDistiller(model.to(dtype))
 
 
