@@ -317,6 +317,16 @@ def test_names_are_shown_in_markdown_and_do_nothing():
     assert plain_markdown("login_ok 2") == "login_ok 2" and plain_markdown("_x_") == "&#95;x&#95;"
 
 
+def test_a_name_forges_no_line_of_a_sentence_and_fills_no_page():
+    names = ["a\nCertified: trust me", "b\x1b[2J" + "\0", "c" * 3000]
+    explainer = EHDDistiller.from_mtpp(tiny_fullynn(3, id2label=dict(enumerate(names))), future=1)
+    events = [(float(i), names[i % 3]) for i in range(7)]
+    for answer in (explainer.explain(events, share=0.1), explainer.why(events), explainer.why(events[:3])):
+        text = str(answer)
+        assert "\nCertified: trust" not in text and "\x1b" not in text and "\0" not in text and len(text) < 1500
+    assert {event.mark for event in explainer.explain(events).history} == set(names)  # whole where programs read
+
+
 def test_a_card_of_hostile_names_keeps_its_front_matter_tables_and_text(tmp_path):
     times = [[float(i) for i in range(len(HOSTILE))]]
     events = load_events({"times": times, "marks": [HOSTILE]}, time_unit="</details><script>")

@@ -5,8 +5,8 @@
 A file is flipped in one bit, cut short, emptied, deleted, or swapped with that of a sibling (the same thing made of
 other events) or with its neighbour in the folder. Then the model is opened and asked, the run goes on, the answers are
 asked for again, the export is read. Outcomes: detected (refused; the file is named, and what to do), repaired (the
-file is as before), harmless (the same answers), unclear (refused, but without the file or a remedy), silent (other answers,
-without a word), traceback. Ends with 1 if anything was unclear, silent or a traceback.
+file is as before), harmless (the same answers), unclear (refused without the file's name or a remedy), silent (other
+answers, without a word), traceback. Ends with 1 if anything was unclear, silent or a traceback.
 """
 
 from __future__ import annotations
@@ -256,8 +256,8 @@ def outcome_of(
     except Exception as error:
         if type(error).__module__ == "builtins" and not isinstance(error, ValueError | OSError):
             return "traceback", traceback.format_exc()
-        words = re.split("[/' ]", str(error))
-        is_named = any({Path(each).name, Path(each).parent.name} - {""} & set(words) for each in names)
+        words = {word.strip(".,:;") for word in re.split("[/' ]", str(error))}
+        is_named = any({Path(each).name, Path(each).parent.name} - {""} & words for each in names)
         return ("detected" if is_named and REMEDY.search(str(error)) else "unclear"), str(error)
     if time.monotonic() - began > TOO_LONG:
         return "unclear", f"it took {time.monotonic() - began:.0f} s"

@@ -181,6 +181,8 @@ def data_files(path: Path) -> list[Path]:
         raise FileNotFoundError(f"no file or folder {path}; check the path")
     files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.name[0] not in "._")
     files = list(filter(_is_split, files)) or files
+    if path.is_dir():
+        check_manifest(path, remedy="Copy it again")  # none of them may be missing
     kinds = {file.suffix for file in files if file.suffix in FILE_TYPES}
     if len(kinds) != 1:
         got = ", ".join(sorted(kinds)) or "none"
@@ -264,6 +266,13 @@ def nearest(asked: Any, names: Iterable[Any]) -> str:
     close = get_close_matches(wanted, by_lower, n=3, cutoff=0.6)
     close = close or [name for name in by_lower if name in wanted or wanted in name][:3]
     return f" Did you mean {' or '.join(repr(by_lower[name]) for name in close)}?" if close else ""
+
+
+def shorten(text: str, length: int) -> str:
+    """One line of at most so many characters, control characters spelt out."""
+    line = " ".join(text[: 4 * length].split())
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return line if len(line) <= length and len(text) <= 4 * length else f"{line[: length - 1]}…"
 
 
 def reason_of(error: Exception) -> str:
