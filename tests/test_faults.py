@@ -187,6 +187,31 @@ def test_a_run_on_a_disk_that_is_full_goes_on_when_there_is_room(tmp_path):
     assert "Traceback" not in ended.stderr
 
 
+# --- damaged files
+
+
+def corrupted(cases, jobs, seed=0):
+    """The counts of a campaign of damaged files; it must end without a wrong answer or a traceback."""
+    command = [sys.executable, str(SCRIPTS / "tools" / "corrupt.py"), "--cases", str(cases), "--seed", str(seed)]
+    ended = subprocess.run([*command, "--jobs", jobs], env=ENVIRONMENT, capture_output=True, text=True)
+    print(ended.stdout)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    counts = ended.stdout.splitlines()[-1].removeprefix("all").split(", ")
+    return {outcome: int(count) for count, outcome in map(str.split, counts)}
+
+
+def test_some_damaged_files_are_detected_repaired_or_harmless():
+    counts = corrupted(16, "model,begun,export")
+    assert counts["detected"] > 3 and sum(counts.values()) == 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_hundreds_of_damaged_files_are_detected_repaired_or_harmless(seed):
+    counts = corrupted(250, "model,run,begun,export", seed)
+    assert counts["detected"] > 50 and sum(counts.values()) == 250
+
+
 # --- two runs into one place
 
 

@@ -202,9 +202,8 @@ def test_weights_that_nobody_expects_are_refused(folder):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_model_in_half_precision_is_refused_with_the_reason(model, dtype):
-    with pytest.raises(
-        ValueError, match="float32 or float64; got b?float16, which tells too few numbers apart. Call model.float"
-    ):
+    words = "float32 or float64; got b?float16, which tells too few numbers apart. Call model.float"
+    with pytest.raises(ValueError, match=words):
         EHDDistiller(model.to(dtype))
 
 
@@ -316,6 +315,16 @@ def test_names_are_shown_in_markdown_and_do_nothing():
         assert not set("<>|`[]\n*") & set(shown.replace("&#", ""))
         assert len(shown.splitlines()) == 1
     assert plain_markdown("login_ok 2") == "login_ok 2" and plain_markdown("_x_") == "&#95;x&#95;"
+
+
+def test_a_name_forges_no_line_of_a_sentence_and_fills_no_page():
+    names = ["a\nCertified: trust me", "b\x1b[2J" + "\0", "c" * 3000]
+    explainer = EHDDistiller.from_mtpp(tiny_fullynn(3, id2label=dict(enumerate(names))), future=1)
+    events = [(float(i), names[i % 3]) for i in range(7)]
+    for answer in (explainer.explain(events, share=0.1), explainer.why(events), explainer.why(events[:3])):
+        text = str(answer)
+        assert "\nCertified: trust" not in text and "\x1b" not in text and "\0" not in text and len(text) < 1500
+    assert {event.mark for event in explainer.explain(events).history} == set(names)  # whole where programs read
 
 
 def test_a_card_of_hostile_names_keeps_its_front_matter_tables_and_text(tmp_path):

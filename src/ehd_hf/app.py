@@ -34,11 +34,11 @@ from transformers.utils import logging as transformers_logging
 from .data.reading import Read
 from .data.sequences import find_sequence
 from .data.synthetic import example_log
+from .data.tables import shorten
 from .explain.explainer import EHDDistiller, load_example
 from .explain.explanation import Explanation
 from .hub.fetch import list_pretrained
 from .present.pages import TITLE, explanation_page
-from .present.tables import shorten
 
 # What one request may cost: megabytes and events to read, events to score, people waiting, answers made at once.
 MAX_MEGABYTES, MAX_EVENTS = 10, 200_000
@@ -107,9 +107,14 @@ class Service:
     def __init__(self, models: Mapping[str, EHDDistiller]) -> None:
         self.models = models
 
+    def _opened(self, name: Any) -> EHDDistiller:
+        if not isinstance(name, str) or name not in self.models:
+            raise ValueError(f"choose a model, one of {', '.join(self.models)}; got {name or 'none'}.")
+        return self.models[name]
+
     def read(self, asked: Asked) -> Read:
         """Read the events as the model does."""
-        explainer = self.models[asked.model]
+        explainer = self._opened(asked.model)
         if asked.source == EXAMPLE:
             try:
                 return explainer.read(EXAMPLES[asked.example]())
@@ -141,7 +146,7 @@ class Service:
         amounts = {SHARE: asked.share, EPSILON: asked.epsilon, SIZE: _count("the size", asked.size, MAX_HISTORY)}
         question: dict[str, Any] = {asked.target: amounts[asked.target]}
         # The conditioning belongs to the explainer: a new one shares the weights and leaves the old one as it is.
-        explainer = EHDDistiller(self.models[asked.model].model, conditioning=asked.conditioning)
+        explainer = EHDDistiller(self._opened(asked.model).model, conditioning=asked.conditioning)
         answer: Any = explainer.explain(one, future=future, history=history, intensities=True, **question)
         return answer if read.reading.sequence is not None else replace(answer, seq_id=None)
 
@@ -158,7 +163,7 @@ class Service:
 
     def defaults(self, model: str) -> Settings:
         """Values of future, history, target, share, epsilon, size and conditioning: as the model was trained."""
-        explainer = self.models[model]
+        explainer = self._opened(model)
         return {
             "future": min(explainer.future or 5, MAX_FUTURE),
             "history": min(explainer.history, MAX_HISTORY),
@@ -196,6 +201,8 @@ def _read_file(explainer: EHDDistiller, file: Path, asked: Asked) -> Read:
     columns = {role: (name or "").strip() or None for role, name in given}
     try:
         _limit("a file", file.stat().st_size / 1e6, MAX_MEGABYTES, "MB")
+        if file.suffix == ".json":
+            _limit("a JSON file", _count_values(file.read_bytes()), 2 * MAX_EVENTS, "lists and objects")
         if file.suffix == ".parquet":
             _check_unpacked(file)
         read = explainer.read(file, **columns)
@@ -203,6 +210,11 @@ def _read_file(explainer: EHDDistiller, file: Path, asked: Asked) -> Read:
         return read
     except (ValueError, OSError) as error:
         raise ValueError(str(error).replace(f"{file.parent}/", "")) from error
+
+
+def _count_values(body: bytes) -> int:
+    """Lists and objects in JSON: an empty one takes three bytes there, and a hundred in memory."""
+    return body.count(b"[") + body.count(b"{")
 
 
 def _check_unpacked(file: Path) -> None:
@@ -287,12 +299,16 @@ def _bounded_bodies(app: Any) -> Any:
     """Middleware that refuses requests larger than any upload may be, before they fill the memory."""
 
     async def bounded(scope: Any, receive: Any, send: Any) -> None:
-        received = 0
+        received = values = 0
+        is_json = (b"content-type", b"application/json") in scope.get("headers", ())
 
         async def counted() -> Any:
-            nonlocal received
+            nonlocal received, values
             message = await receive()
             received += len(message.get("body", b""))
+            values += _count_values(message.get("body", b"")) if is_json else 0
+            if values > 2 * MAX_EVENTS:
+                raise HTTPException(413, f"A request may have up to {2 * MAX_EVENTS:,} lists. Send fewer.")
             if received > _CUT_OFF_MEGABYTES * 1_000_000:
                 raise HTTPException(413, f"A request may have up to {_CUT_OFF_MEGABYTES} MB. Send fewer events.")
             return message

@@ -42,6 +42,17 @@ def test_the_defaults_give_the_answer_of_the_command_line(service):
     assert answer.to_dict() == alone.to_dict() and answer.intensity is not None
 
 
+@pytest.mark.parametrize("model", [None, "", [], "nobody", {"a": 1}])
+def test_a_model_must_be_chosen(service, model):
+    assert "choose a model, one of incidents" in refusal(service, model=model)
+
+
+def test_a_json_file_of_a_million_lists_is_not_opened(service, tmp_path):
+    (tmp_path / "lists.json").write_text("[" + "[]," * 10**6 + "[]]")
+    said = refusal(service, source=app.UPLOAD, upload=str(tmp_path / "lists.json"))
+    assert "a JSON file may have up to 400,000 lists and objects here; got 1,000,002" in said
+
+
 @pytest.mark.parametrize("split", [1, 12, 29])
 def test_the_history_ends_where_the_split_is(service, split):
     answer = explain(service, split=split, future=4, history=7)

@@ -83,12 +83,14 @@ def test_the_server_opens_no_other_file_address_or_model(app_url, change, senten
 
 
 def test_more_than_a_file_may_have_is_cut_off(app_url):
-    for address, body in (
-        ("upload", {"files": {"files": ("events.csv", b"x" * 51_000_000)}}),
-        ("call/explain", {"content": b"[" * 51_000_000, "headers": {"content-type": "application/json"}}),
+    as_json = {"headers": {"content-type": "application/json"}}
+    for address, words, body in (
+        ("upload", "50 MB", {"files": {"files": ("events.csv", b"x" * 51_000_000)}}),
+        ("call/explain", "50 MB", {"content": b'"' + b"x" * 51_000_000 + b'"', **as_json}),
+        ("call/explain", "400,000 lists", {"content": b"[" + b"[]," * 10**7 + b"[]]", **as_json}),
     ):
         refused = httpx.post(f"{app_url}/gradio_api/{address}", timeout=60, **body)
-        assert refused.status_code == 413 and "up to 50 MB" in refused.text
+        assert refused.status_code == 413 and f"up to {words}" in refused.text
 
 
 # --- by people

@@ -35,7 +35,7 @@ from helpers import TINY, RegressionData, RegressionOutput, regression, tiny_ful
 
 ROOT = Path(__file__).parents[2]
 QUIET = {"num_threads": 1, "progress": False}
-FILES = ["config.json", "log.jsonl", "model.safetensors", "training.json"]
+FILES = ["SHA256SUMS", "config.json", "log.jsonl", "model.safetensors", "training.json"]
 
 
 def arguments(out, **changes):

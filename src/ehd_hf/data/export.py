@@ -17,7 +17,7 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 from tqdm.auto import tqdm
 
-from ..files import folder_replaced_when_done
+from ..files import folder_replaced_when_done, write_manifest
 from .sequences import EventSequences
 from .windows import SAMPLED_SEED, SAMPLED_WINDOWS, WindowStore, make_windows
 
@@ -84,6 +84,8 @@ def export_windows(
             for (pair, split), store in stores.items():
                 _write_windows(store, partial / pair / f"{split}.parquet", progress)
         (partial / "README.md").write_text(_card(name, texts, splits, stores), encoding="utf-8")
+        for folder in (folder for folder in partial.iterdir() if folder.is_dir()):
+            write_manifest(folder)
     return out
 
 

@@ -108,10 +108,8 @@ class Reading:
             raise ValueError(f"A reading has the fields {', '.join(sorted(names))}; got unknown {', '.join(unknown)}.")
         kinds: dict[str, Any] = {"marks": list | tuple, "merges": bool, "resolution": int | float | None}
         for name, value in values.items():
-            named = value if name == "marks" and isinstance(value, list | tuple) else ()
-            if not isinstance(value, kind := kinds.get(name, str | None)) or not all(
-                isinstance(m, str) for m in named
-            ):
+            is_of_kind = isinstance(value, kind := kinds.get(name, str | None))
+            if not is_of_kind or (name == "marks" and not all(isinstance(mark, str) for mark in value)):
                 raise ValueError(f"a reading's {name} must be {kind}; got {value!r:.80}. Correct it, or train anew.")
         return cls(**{**values, "marks": tuple(values.get("marks", ()))})
 

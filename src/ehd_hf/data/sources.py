@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from huggingface_hub import snapshot_download
 
+from ..files import check_manifest
 from ..hub.fetch import hub_errors
 from .sequences import EventSequences, load_splits, split_files
 from .tables import read_table, reason_of
@@ -58,6 +59,7 @@ def _download(repo_id: str, revision: str | None) -> str:
 
 def _load_export(folder: Path, keywords: dict[str, Any]) -> dict[str, EventSequences]:
     """The sequences behind exported windows, with the timestamps their times count from."""
+    check_manifest(folder, remedy="Export it again")
     tables = {split: read_table(file) for split, file in split_files(folder).items()}
     splits = load_splits(tables, start="start", **keywords)
     for split, table in tables.items():

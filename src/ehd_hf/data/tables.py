@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from glob import escape
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
+
+from ..files import check_manifest
 
 FILE_TYPES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 # What files of splits are called.
@@ -59,6 +62,7 @@ def read_tables(source: Any, text_columns: Sequence[str] = ()) -> Iterator[pa.Ta
     in tables of bounded size. `text_columns` of CSV files are read as text, whatever their first rows look like."""
     if isinstance(source, str | Path):
         for path in data_files(Path(source)):
+            _check_file(path)
             try:
                 yield from (_plain_types(table) for table in _tables_of_file(path, text_columns) if table.num_rows)
             except (pa.ArrowException, json.JSONDecodeError, UnicodeError, RecursionError) as error:
@@ -177,6 +181,8 @@ def data_files(path: Path) -> list[Path]:
         raise FileNotFoundError(f"no file or folder {path}; check the path")
     files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.name[0] not in "._")
     files = list(filter(_is_split, files)) or files
+    if path.is_dir():
+        check_manifest(path, remedy="Copy it again")  # none of them may be missing
     kinds = {file.suffix for file in files if file.suffix in FILE_TYPES}
     if len(kinds) != 1:
         got = ", ".join(sorted(kinds)) or "none"
@@ -262,6 +268,13 @@ def nearest(asked: Any, names: Iterable[Any]) -> str:
     return f" Did you mean {' or '.join(repr(by_lower[name]) for name in close)}?" if close else ""
 
 
+def shorten(text: str, length: int) -> str:
+    """One line of at most so many characters, control characters spelt out."""
+    line = " ".join(text[: 4 * length].split())
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return line if len(line) <= length and len(text) <= 4 * length else f"{line[: length - 1]}…"
+
+
 def reason_of(error: Exception) -> str:
     """What a library says of a failure, in one line."""
     if isinstance(error, UnicodeError):
@@ -289,6 +302,7 @@ def _check_file(path: Path) -> None:
         raise ValueError(f"a file of events is one of {types}; got {path.name!r}. Convert or rename it.")
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty: it holds no events. Check how it was written.")
+    check_manifest(path.parent, [escape(path.name)], "Copy it again")
     if _is_parquet(path):
         return
     with open(path, "rb") as file:
@@ -336,7 +350,6 @@ def _tables_of_file(path: Path, text_columns: Sequence[str]) -> Iterator[pa.Tabl
     elif path.suffix == ".jsonl":
         yield from _json_tables(path, _BYTES_AT_ONCE)
     elif is_csv(path):
-        _check_file(path)
         with pa.csv.open_csv(path, **_csv_options(path, text_columns, block_size=_BYTES_AT_ONCE)) as reader:
             yield from (pa.Table.from_batches([batch]) for batch in reader)
     else:

@@ -93,7 +93,7 @@ class Why:
         return tuple(sorted((one for one in self.history if _value(one) < 0), key=_value))
 
     def __str__(self) -> str:
-        what = f"{self.event.mark} at {time_text(self.event.time, self.time_unit)}"
+        what = f"{self.event.name} at {time_text(self.event.time, self.time_unit)}"
         if not self.history:
             return f"{what} is the first event of its sequence: there is no history that could have caused it."
         told = [one for one in self.causes if _value(one) >= _WORTH_TELLING][:_MOST_TOLD]
@@ -110,7 +110,7 @@ class Why:
         texts = []
         for event in events:
             when = f"{self._lag_text(event)} before" if self._lag(event) > 0 else "at the same time"
-            texts.append(f"{event.mark} {when} ({_percent(_value(event))})")
+            texts.append(f"{event.name} {when} ({_percent(_value(event))})")
         return " and ".join(texts)
 
     def _details(self, told: list[Event]) -> list[str]:
@@ -121,10 +121,10 @@ class Why:
             now, kind = self.now[place], self.kind[place]
             why = "its time and its kind" if min(now, kind) > max(now, kind) / 3 else "its time"
             why = "its kind rather than its time" if kind > 3 * now else why
-            texts.append(f"That {told[0].mark} explains {why}.")
+            texts.append(f"That {told[0].name} explains {why}.")
         if (held := self.against[:1]) and _value(held[0]) < -_WORTH_TELLING:
             texts.append(
-                f"{held[0].mark} {self._lag_text(held[0])} before made it {1 - _value(held[0]):.2f} times less likely."
+                f"{held[0].name} {self._lag_text(held[0])} before made it {1 - _value(held[0]):.2f} times less likely."
             )
         if self.by_model is not None and self.p_none_by_model is not None:
             firsts = [_first(each, none) for each, none in zip(self.by_model, self.p_none_by_model, strict=True)]

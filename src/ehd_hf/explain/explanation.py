@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..data.sequences import EventSequences
+from ..data.tables import shorten
 from ..data.windows import Spans, runs
 from ..models.question import MARGIN, TARGETS, Question
 
@@ -65,6 +66,9 @@ class Windows(NamedTuple):
         return self._replace(spans=self.spans.compact(), shown=self.shown[where])
 
 
+NAME_LENGTH = 80  # of a mark in a sentence
+
+
 class Event(NamedTuple):
     """One event as the user knows it; the history events of the highest score are distilled first. With the paper's
     distiller and refine="none" the score is P(distil)."""
@@ -73,6 +77,11 @@ class Event(NamedTuple):
     time: float | np.datetime64  # as the source has it
     mark: str
     score: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Its mark as sentences have it: in one line, and not a long one."""
+        return shorten(self.mark, NAME_LENGTH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,7 +372,7 @@ def listed(events: tuple[Event, ...], unit: str | None) -> str:
     shown = [time_text(event.time, unit) for event in events]
     if all(text.endswith(" 00:00:00") for text in shown):
         shown = [text.removesuffix(" 00:00:00") for text in shown]
-    named = [f"{event.mark} at {text}" for event, text in zip(events, shown, strict=True)]
+    named = [f"{event.name} at {text}" for event, text in zip(events, shown, strict=True)]
     if len(named) > _EVENTS_IN_TEXT:
         named = [*named[: _EVENTS_IN_TEXT - 1], f"{len(named) - _EVENTS_IN_TEXT + 1} more"]
     return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"

@@ -14,12 +14,13 @@ import pandas as pd
 import torch
 
 from ..data.sequences import EventSequences, unit_in_nanoseconds
+from ..data.tables import shorten
 from ..data.windows import Spans, before_each
 from ..files import write_text
 from ..models.point_process import MTPPModel, in_double
 from ..models.window import Window
 from .causes import cause_probabilities, needs_double
-from .explanation import Event, time_text
+from .explanation import NAME_LENGTH, Event, time_text
 
 # Targets whose windows are held at a time.
 _EVENTS_AT_ONCE = 8192
@@ -129,7 +130,7 @@ class Trace:
         return list(zip(*(column[order].tolist() for column in columns), strict=True))
 
     def _named(self, place: int) -> str:
-        return f"{self.marks[place]} at {time_text(self.times[place], self.time_unit)}"
+        return f"{shorten(self.marks[place], NAME_LENGTH)} at {time_text(self.times[place], self.time_unit)}"
 
     @property
     def p_none(self) -> np.ndarray:

@@ -18,9 +18,10 @@ import pandas as pd
 import torch
 
 from ..data.sequences import EventSequences, unit_in_nanoseconds
+from ..data.tables import shorten
 from ..models.from_function import CallableMTPP
 from ..models.point_process import MTPPModel, in_double
-from .explanation import Event, Windows, listed, time_text
+from .explanation import NAME_LENGTH, Event, Windows, listed, time_text
 from .futures import Estimate, mean, middle, share, share_difference, simulate
 from .targets import find_events
 
@@ -101,7 +102,7 @@ class WhatIf:
         low, high = sorted(abs(scale * float(end[kind])) for end in (change.low, change.high))
         interval = f"95 % interval of the difference: {_number(low)} to {_number(high)}{points}"
         values = f"from {show(before.value[kind])} to {show(after.value[kind])}"
-        return f"the {what} of {self.kinds[kind]} within {horizon} {moves} {values} ({interval})"
+        return f"the {what} of {shorten(self.kinds[kind], NAME_LENGTH)} within {horizon} {moves} {values} ({interval})"
 
 
 def what_if(

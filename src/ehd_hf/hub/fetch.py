@@ -98,6 +98,8 @@ def fetch_model(name: str, *, revision: str | None = None, subfolder: str = "", 
     folder = Path(name)
     if not os.path.isfile(folder / inside / "config.json"):  # False for a name that no file can have
         if name.count("/") != 1 or os.path.isdir(folder):
+            if os.path.isdir(folder):
+                raise OSError(f"the folder {folder / inside} has no config.json. Copy it again, or train a model.")
             near = difflib.get_close_matches(name, list_pretrained(), 1)
             raise OSError(f"ids there are somebody/name.{f' Did you mean {near[0]!r}?' if near else ''}")
         with hub_errors(name, "model", revision, token=options.get("token")):
@@ -157,7 +159,8 @@ def check_weights(folder: str | Path) -> None:
                 blob.unlink()
             message = f"{file.name} of {folder} is not the file that was saved: {error}. {remedy}."
             raise ValueError(message) from error
-    check_manifest(folder, FILES)
+    is_trained = (folder / "plan.json").is_file()
+    check_manifest(folder, FILES, "Repeat its ehd-hf train, which puts it back" if is_trained else "Copy it again")
     _check_config(folder, num_tensors, num_values)
     for file in folder.glob("*.safetensors.index.json"):
         parts = read_json(file).get("weight_map")

@@ -21,9 +21,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from .. import __version__
+from ..data.tables import shorten
 from ..explain.causes import Why
 from ..explain.explanation import Explanation, Intensity, time_text
-from .tables import figure, number_of, shorten
+from .tables import figure, number_of
 
 STATUSES = {
     "certified": "certified",

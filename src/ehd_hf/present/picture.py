@@ -22,12 +22,13 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from ..data.tables import shorten
 from ..explain.causes import Why
 from ..explain.explanation import Explanation, Intensity
 from ..explain.influence import Influence
 from ..files import replaced_when_done
 from ..models.hawkes import HawkesModel
-from .tables import number_of, shorten
+from .tables import number_of
 
 # Okabe and Ito: eight colours told apart with every common colour vision, here without the yellow, pale on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")

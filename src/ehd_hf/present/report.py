@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..data.sequences import EventSequences
+from ..data.tables import shorten
 from ..data.windows import Spans, sampled
 from ..evaluation.scores import OURS, compare_with_trivial, evaluate_mtpp, trivial_baselines
 from ..evaluation.statistics import mark_shares
@@ -17,7 +18,7 @@ from ..explain.explainer import EHDDistiller
 from ..explain.explanation import Explanation, Windows
 from ..files import write_text
 from .pages import STATUSES, TITLE, list_entry, page_data, plain_number, render_page
-from .tables import PROCESS_COLUMNS, Column, number_of, shorten
+from .tables import PROCESS_COLUMNS, Column, number_of
 
 # Enough for two digits of a likelihood; whole sequences are drawn until there are so many.
 MAX_SCORED_EVENTS = 50_000

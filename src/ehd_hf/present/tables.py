@@ -68,12 +68,6 @@ def figure(value: Any, spec: str) -> str:
     return str(value) if isinstance(value, bool) or not isinstance(value, int | float) else format(value, spec)
 
 
-def shorten(text: str, length: int) -> str:
-    """One line of at most so many characters."""
-    text = " ".join(text.split())
-    return text if len(text) <= length else f"{text[: length - 1]}…"
-
-
 def number_of(number: int, word: str) -> str:
     """ "1 event", "2,000 events"."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"

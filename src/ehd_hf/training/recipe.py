@@ -36,18 +36,33 @@ from ..data.splits import SPLITS, choose_window, num_windows, split_events
 from ..data.windows import EventStore, WindowStore, make_crops, make_windows, parse_pair, sampled
 from ..evaluation.answers import compare
 from ..evaluation.scores import OURS, compare_with_trivial, evaluate_mtpp, trivial_baselines
-from ..files import checkpoint_stamp, holds_nothing, locked, make_folder, remove_folder, replaced_when_done, write_text
+from ..files import (
+    Damaged,
+    check_manifest,
+    checkpoint_stamp,
+    holds_nothing,
+    locked,
+    make_folder,
+    read_json,
+    remove_folder,
+    replaced_when_done,
+    write_json,
+    write_manifest,
+    write_text,
+)
+from ..hub.fetch import fetch_model, open_model, resolve
 from ..models.distiller import DistillerModel
 from ..models.ensemble import EnsembleConfig, EnsembleModel
 from ..models.point_process import MTPPConfig, MTPPModel
 from ..models.question import Question
-from .trainer import Trainer, TrainingArguments, Watch, interrupts_held, log_line, reopen, seconds_spent
+from .trainer import Trainer, TrainingArguments, Watch, interrupts_held, log_line, outcome, reopen, seconds_spent
 
 Row = dict[str, Any]
 Config = dict[str, Any]
 Splits = Mapping[str, EventSequences]
 
 PLAN_FILE, READING_FILE, RESULTS_FILE = "plan.json", "reading.json", "results.jsonl"
+_MODEL_FILES = ("config.json", "model.safetensors", READING_FILE, RESULTS_FILE)  # that the manifest lists
 LOG_FILE, FINISH_FILE, OTHERS = "train.log", "finish", "backbones"
 POINT_PROCESS, DISTILLER = "point_process", "distiller"  # stages; of several point processes, "point_process-<name>"
 ENSEMBLE = "ensemble"  # beside them, the best point processes in one model
@@ -356,8 +371,7 @@ class Run:
     @classmethod
     def load(cls, file: Path) -> Run:
         try:
-            text = file.read_text(encoding="utf-8")
-            saved = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+            saved = read_json(file) if file.suffix == ".json" else yaml.safe_load(file.read_text(encoding="utf-8"))
             # YAML sorts by name: the distiller comes last.
             stages = dict(sorted(saved["plan"]["stages"].items(), key=lambda stage: stage[0] == DISTILLER))
             plan = Plan(**{**saved["plan"], "stages": stages})
@@ -366,13 +380,13 @@ class Run:
             if not all(plan.training("steps") + plan.training("batch_size")):
                 raise ValueError("it lacks steps")
             return cls(**{**saved, "plan": plan, "costs": Costs(**saved.get("costs", {}))})
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
             fix = "Correct it, or train in another folder."
             raise ValueError(f"{file} is not the plan of a training run: {error}. {fix}") from error
 
     def save(self, out: Path) -> None:
         write_text(out / READING_FILE, json.dumps(self.reading, indent=1))
-        write_text(out / PLAN_FILE, json.dumps(asdict(self), indent=1))
+        write_json(out / PLAN_FILE, asdict(self))
 
 
 def open_run(out: Path, request: Row) -> Run | None:
@@ -412,10 +426,19 @@ def prepare(
     run = open_run(out, request)
     if run is None:
         return Run(plan, read.reading.to_dict(), data, request, trial(splits, plan, threads)), splits
-    if not run.finished or plan.minutes > run.plan.minutes:
+    if not run.finished or plan.minutes > run.plan.minutes or not _is_whole(out):
         run.plan, run.finished = replace(run.plan, minutes=plan.minutes), False
     run.request = request
     return run, splits
+
+
+def _is_whole(out: Path) -> bool:
+    """Whether the files of a finished model are those that were written; else the stages give them again."""
+    try:
+        listed = check_manifest(out)
+    except Damaged:
+        return False
+    return set(_MODEL_FILES) <= set(listed) or all((out / name).is_file() for name in _MODEL_FILES)
 
 
 def unseen_part(out: Path, events: EventSequences, given: Splits | None = None) -> Splits | None:
@@ -453,7 +476,8 @@ def build(config: Config, splits: Splits, mtpp: Any = None) -> tuple[Any, Any, A
         crops, others = (make_crops(splits[name], length=data["crop_length"]) for name in ("train", "validation"))
         return built, crops, others.sample(size, seed=seed)
     kind: Any = MODEL_MAPPING[type(AutoConfig.for_model(model.pop("model_type")))]
-    mtpp = model.pop("mtpp", None) if mtpp is None else mtpp
+    if mtpp is None and (named := model.pop("mtpp", None)) is not None:
+        mtpp = open_model(fetch_model(resolve(named)))
     built = kind.from_mtpp(mtpp, **window, **model)
     if "windows" not in data:
         windows, judged = (_asked(make_windows(splits[name], **window), mtpp) for name in ("train", "validation"))
@@ -518,6 +542,7 @@ def carry_out(
         tell("Judging it by sequences it has not seen ...")
         rows = score_model(_open(folder), splits, data=run.data, split="test", **checkpoint_stamp(folder))
         write_text(out / RESULTS_FILE, "".join(json.dumps(row) + "\n" for row in rows))
+        write_manifest(out, _MODEL_FILES)
         run = replace(run, compared=session.compared(), finished=True)
         for stage in run.plan.backbones.keys() - session.kept():
             if not keep_all:
@@ -544,15 +569,18 @@ def _claim(out: Path, run: Run) -> None:
 
 
 def _open(folder: Path) -> Any:
+    check_manifest(folder, _MODEL_FILES[:2])
     return AutoModel.from_pretrained(folder, use_safetensors=True)
 
 
 def _put_in_place(folder: Path, out: Path) -> None:
     """Make the model of a stage the one in `out`."""
+    check_manifest(folder, _MODEL_FILES[:2])
     with interrupts_held():  # weights and config belong together
         for name in ("model.safetensors", "config.json"):  # with the last one the folder becomes a model
             with replaced_when_done(out / name) as partial:
                 shutil.copyfile(folder / name, partial)
+        write_manifest(out, [name for name in _MODEL_FILES[:3] if (out / name).is_file()])
 
 
 class _Session:
@@ -628,8 +656,7 @@ class _Session:
         compared = dict(self.run.compared)
         for stage, name in self.plan.backbones.items():
             if self.has_ended(stage):
-                summary = json.loads((self.folder(stage) / "training.json").read_text(encoding="utf-8"))
-                compared[name] = summary["best"]["eval_loss"]
+                compared[name] = outcome(self.folder(stage))["best"]["eval_loss"]
         return compared
 
     def kept(self) -> list[str]:
@@ -641,6 +668,8 @@ class _Session:
     def point_process(self) -> Path:
         """The folder of the best point process, or of the ensemble, which is put together there."""
         folders = [self.folder(stage) for stage in self.kept()]
+        if not folders:
+            raise ValueError(f"{self.out} has lost what was trained, its folder training. Train in another folder.")
         if len(folders) == 1:
             return folders[0]
         EnsembleModel.of([_open(folder) for folder in folders]).save_pretrained(self.folder(ENSEMBLE))

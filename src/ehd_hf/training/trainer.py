@@ -10,7 +10,8 @@ spent training, which checkpoints carry. Such a run resumes with what is left of
 many steps it takes depends on the machine, so its weights are not repeated to the bit.
 
 A run's folder: `config.json` + `model.safetensors` (the best model, written when training ends), `log.jsonl` (one row
-per evaluation), `training.json` (arguments and outcome), `checkpoints/step-*` (to resume), `best/` (best so far).
+per evaluation), `training.json` (arguments and outcome), `checkpoints/step-*` (to resume), `best/` (best so far). Each
+of these folders has a manifest of digests, which is checked before anything is taken from it.
 """
 
 import json
@@ -51,6 +52,8 @@ _FREE_TO_CHANGE = {"out", "num_threads", "progress", "save_every"}
 # By the clock: the share of the time that is warm-up, the time between evaluations, and what they may take of it.
 _WARMUP_SHARE, _EVALUATION_EVERY, _EVALUATION_SHARE = 0.05, 1 / 20, 0.1
 _SECONDS_BETWEEN_LINES = 60  # in a log file
+_MODEL = ("model.safetensors", "config.json")
+_FINISHED = (*_MODEL, "training.json")
 
 
 def _number(default: float, *, least: float = 0, above: float = -inf) -> Any:
@@ -194,15 +197,24 @@ def log_line(file: Path, text: str) -> None:
 def seconds_spent(out: Path) -> float:
     """How long the run in a folder has trained, as its last checkpoint says."""
     states = sorted(out.glob("checkpoints/step-*[0-9]/progress.json"))
-    return float(json.loads(states[-1].read_text())["progress"].get("seconds", 0.0)) if states else 0.0
+    return float(files.read_json(states[-1])["progress"].get("seconds", 0.0)) if states else 0.0
+
+
+def outcome(out: Path) -> dict[str, Any]:
+    """What `training.json` of a run that has ended says; it and the model must be as they were written."""
+    files.check_manifest(out, _FINISHED)
+    return files.read_json(out / "training.json")
 
 
 def reopen(out: Path) -> None:
     """Let a run by the clock that has ended go on from there, with more minutes."""
     if (out / "training.json").is_file():
+        outcome(out)
         with files.folder_replaced_when_done(out / "best") as partial:
-            for name in ("model.safetensors", "config.json"):
+            for name in _MODEL:
                 shutil.copyfile(out / name, partial / name)
+            files.write_manifest(partial)
+        files.write_manifest(out, _MODEL)
         (out / "training.json").unlink()
 
 
@@ -275,6 +287,7 @@ class Trainer:
         self.out = Path(args.out)
         self.progress = Progress()
         self.latest: float | None = None  # metric of the last evaluation
+        self.log: list[dict[str, Any]] = []  # the rows of `log.jsonl`
         self.next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
         # Without cpu=True accelerate takes no notice of torchrun where there is no GPU: every process would be alone.
         self.accelerator = Accelerator(
@@ -350,8 +363,9 @@ class Trainer:
                 if interrupts:
                     raise KeyboardInterrupt
         if accelerator.is_main_process:
+            files.check_manifest(self.out / "best", remedy="Train anew in another folder")
             files.put_files(self.out / "best", self.out)
-            best = next(row for row in files.read_rows(self.out / "log.jsonl") if row["step"] == progress.best_step)
+            best = next(row for row in self.log if row["step"] == progress.best_step)
             summary = {"args": asdict(args), "version": __version__, "steps_run": progress.step, "best": best}
             summary |= {"seconds": progress.seconds} if args.minutes else {}
             files.write_text(self.out / "training.json", json.dumps(summary, indent=1))
@@ -408,9 +422,11 @@ class Trainer:
     def _finish(self) -> dict[str, float]:
         """Take the best model of a run that has ended, clean up (it may have been killed at that), return its row."""
         self.accelerator.wait_for_everyone()
-        summary = json.loads((self.out / "training.json").read_text(encoding="utf-8"))
+        summary = outcome(self.out)
         self._check_unchanged(summary["args"])
         if self.accelerator.is_main_process:
+            if "training.json" not in files.check_manifest(self.out, _FINISHED):
+                files.write_manifest(self.out, [*_FINISHED, "log.jsonl"])
             # By the clock, the last checkpoint is where more minutes go on from.
             over = self._checkpoints[:-1] if self.args.minutes else [self.out / "checkpoints"]
             for folder in (self.out / "best", *over):
@@ -481,6 +497,7 @@ class Trainer:
         else:
             progress.evaluations_since_best += 1
         row = {"step": progress.step, "train_loss": train_loss, **{f"eval_{k}": v for k, v in metrics.items()}}
+        self.log.append(row)
         if self.accelerator.is_main_process:
             files.append_row(self.out / "log.jsonl", row, allow_nan=True)
             if args.progress:
@@ -538,20 +555,30 @@ class Trainer:
             for index, values in optimizer.state_dict()["state"].items():
                 tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in values.items()}
             tensors = {name: value.detach().cpu().clone() for name, value in tensors.items()}
-            state = {"progress": asdict(self.progress), "args": asdict(self.args), "version": __version__}
+            state = {
+                "progress": asdict(self.progress),
+                "args": asdict(self.args),
+                "version": __version__,
+                "log": self.log,
+            }
             folder = self.out / "checkpoints" / f"step-{self.progress.step:08d}"
             with files.folder_replaced_when_done(folder) as partial:
                 save_file(tensors, partial / "state.safetensors")
                 (partial / "progress.json").write_text(json.dumps(state, indent=1))
+                files.write_manifest(partial)
             for old in self._checkpoints[:-2]:
                 files.remove_folder(old)
         self.accelerator.wait_for_everyone()
 
     def _load_checkpoint(self, folder: Path, optimizer: torch.optim.Optimizer) -> None:
         try:
-            saved = json.loads((folder / "progress.json").read_text())
+            files.check_manifest(folder)
+            saved = files.read_json(folder / "progress.json")
             tensors = load_file(folder / "state.safetensors")
             progress, arguments = Progress(**saved["progress"]), saved["args"]
+            self.log = list(saved["log"])
+            if folder.name != f"step-{progress.step:08d}":
+                raise ValueError(f"it is of step {progress.step}")
         except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
             reason = f"{str(folder)!r} cannot be read ({error}). Delete it to resume from the one before."
             raise ValueError(f"A checkpoint holds progress.json and state.safetensors; {reason}") from error
@@ -572,10 +599,9 @@ class Trainer:
             reason = f"the weights in {str(folder)!r} do not fit ({error})"
             raise ValueError(f"A run resumes with the model it began with; {reason}.") from error
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-        if self.accelerator.is_main_process and (log := self.out / "log.jsonl").exists():
-            # Rows written after the checkpoint will be written again.
-            rows = [row for row in files.read_rows(log) if row.get("step", inf) <= self.progress.step]
-            files.write_text(log, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        if self.accelerator.is_main_process:  # rows written after the checkpoint will be written again
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in self.log)
+            files.write_text(self.out / "log.jsonl", "".join(lines))
 
     def _check_unchanged(self, before: Mapping[str, Any]) -> None:
         may_change = _FREE_TO_CHANGE | ({"minutes"} if self.args.minutes and before.get("minutes") else set())
@@ -599,6 +625,7 @@ class Trainer:
         try:
             with files.folder_replaced_when_done(folder) as partial:
                 self._plain_model.save_pretrained(partial)
+                files.write_manifest(partial)
         finally:
             if shown:
                 transformers_logging.enable_progress_bar()
