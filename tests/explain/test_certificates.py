@@ -264,10 +264,10 @@ class Referee:
         return self.drops(set(range(self.num_history)) - set(distilled))[2]
 
     def whole(self, curve):
-        """What shares are of: the loss without any history; where that is none, the worst on the way there, if it is
-        a tenth at least."""
+        """What shares are of: the loss without any history; where that is none to speak of, a tenth, the worst on the
+        way there."""
         empty = self.drops([])[2]
-        return min(curve) if empty > -1e-9 and min(curve) < -math.log(1.1) else empty
+        return min(curve) if empty > -math.log(1.1) > min(curve) else empty
 
     def meets(self, answer, distilled, slack=0.0):
         """Whether a set meets what was asked with the margin (and some slack)."""

@@ -181,7 +181,7 @@ def test_the_text_says_when_the_target_is_out_of_reach():
 def test_the_text_says_when_the_history_explains_nothing():
     nothing = {"status": "explains_nothing", "share": 0.7, "dppl_empty": math.log(1.5)}
     closing = "\nThe history explains nothing here: without all of it, each of these becomes 1.50 times more likely, "
-    closing += "and no events were found without which it is clearly less so."
+    closing += "and no events were found without which it is 1.1 times less so."
     empty = str(make((0, 0, 0), dppl_left=0.0, **nothing))
     assert empty.startswith("None of the 3 past events was found to explain") and empty.endswith(closing)
     some = str(make(**nothing))

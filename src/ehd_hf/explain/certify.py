@@ -19,7 +19,7 @@ from ..solvers.base import AtSize, Objective, Reaches, Rule, Solver, get_solver,
 from ..solvers.integrated_gradient import IntegratedGradient
 from ..solvers.prefix import RankedBy, ask_others, first_prefix, prefix_curve
 from ..solvers.refine import PRUNING, Refine, best_of_size
-from .explanation import Status
+from .explanation import LEAST_FACTOR, Status
 
 # What orders events where no distiller does; without gates (see `models.from_function`), by deletions alone.
 SOLVER, SOLVER_WITHOUT_GATES = "integrated_gradient", "greedy_search"
@@ -29,9 +29,8 @@ _ROUNDING = 1e-4
 _MEASURED = ("dppl_left", "dppl_distilled", "dppl_empty", "dppl_left_time", "dppl_left_mark", "dppl_strongest")
 # Below that, not even double precision can tell whether a history helps or misleads.
 _NOTHING = 1e-9
-# An empty history lies outside what a model was trained on. Where it predicts no worse than the whole, shares are of
-# what the events explain whose loss hurts most, if it makes the future less likely by this factor at least.
-LEAST_FACTOR = 1.1
+# An empty history lies outside what a model was trained on. Where the future is less likely without any history by no
+# more than LEAST_FACTOR, shares are of what the events explain whose loss hurts most, if that is more.
 # So many events of a longer history may be part of an answer, unless one pass answers for all masks. Greedy search
 # orders as many; of more, each is asked once.
 _LONG, _MOST_CANDIDATES = 150, 100
@@ -284,10 +283,10 @@ class Certifier:
         return orders
 
     def _strongest(self, objective: Objective, places: Tensor, empty: Tensor) -> Tensor:
-        """The events (B, L) without which the future is least likely: all, or, where that is no loss, the best prefix
-        of their order, if it makes the future clearly less likely."""
+        """The events (B, L) without which the future is least likely: all, or, where that is hardly a loss, the best
+        prefix of their order, if that clearly is one."""
         history = objective.history
-        odd = (empty > -_NOTHING).nonzero()[:, 0]
+        odd = (empty > -math.log(LEAST_FACTOR)).nonzero()[:, 0]
         if not len(odd):
             return history.clone()
         curve = prefix_curve(objective.part(odd), places[odd])

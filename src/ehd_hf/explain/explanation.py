@@ -18,6 +18,8 @@ from ..models.question import MARGIN, TARGETS, Question
 
 Status = Literal["explained", "explains_nothing", "infeasible"]
 
+# Events explain something if the future is less likely without them by this factor at least.
+LEAST_FACTOR = 1.1
 # Longer lists of events are cut in the text; tables hold them all.
 _EVENTS_IN_TEXT = 8
 # The one list of fields: what a row of many explanations holds, and its Arrow type. "time" is a number or a timestamp;
@@ -109,7 +111,7 @@ class Explanation:
     dppl_empty: float  # perplexity drop without any history: what it explains
     dppl_left_time: float  # the part of dppl_left that the future's times lose
     dppl_left_mark: float  # and the part that its marks lose
-    # What shares are of: dppl_empty, or, where the future is as likely without any history, the perplexity drop
+    # What shares are of: dppl_empty, or, where the future is about as likely without any history, the perplexity drop
     # without the events whose loss hurts most.
     dppl_strongest: float | None = None
     kind: str | None = None  # the mark whose future events alone were asked about
@@ -236,32 +238,43 @@ class Explanation:
     def _asked(self) -> str:
         """ "asked: at most -0.512, 70 % of what the whole history explains, met"."""
         limit = self.limit if self._explains_something or self.share is None else None
-        target = self.question.words(limit)
+        whole = ["the whole history explains", "the strongest events found explain"][self._is_of_strongest]
         delta = "" if self.delta is None else f", and dppl_distilled at least {-self.delta:.3f}"
-        return f"asked: {target}{delta}, {'met' if self.constraint_met else 'not met'}"
+        return f"asked: {self.question.words(limit, whole)}{delta}, {'met' if self.constraint_met else 'not met'}"
+
+    @property
+    def _is_of_strongest(self) -> bool:
+        return self.share is not None and self.whole < min(self.dppl_empty, 0)
 
     def _caveat(self) -> str:
-        """What was checked, or why the target could not be met."""
+        """What was checked, or why the target could not be met, and what was not looked at."""
+        texts = []
         if self.status == "explains_nothing":
             these = "what followed" if len(self.future) == 1 else "each of these"
-            likelier = f"{these} becomes {_times(abs(self.dppl_empty))} more likely"
-            found = "and no events were found without which it is clearly less so"
-            return f"\nThe history explains nothing here: without all of it, {likelier}, {found}."
-        if self.share is not None and self.dppl_empty >= 0 > self.whole:
-            likelier = "as likely" if self.dppl_empty < MARGIN else "likelier"
-            return f"\nWithout any history this would be {likelier}: the share is of the strongest events found."
+            is_likelier = self.dppl_empty > MARGIN
+            without = f"becomes {_times(self.dppl_empty)} more likely" if is_likelier else "stays as likely"
+            found = f"and no events were found without which it is {LEAST_FACTOR:g} times less so"
+            texts.append(f"The history explains nothing here: without all of it, {these} {without}, {found}.")
+        elif self._is_of_strongest:
+            likelier = "likelier" if self.dppl_empty > MARGIN else "about as likely"
+            texts.append(f"Without any history this would be {likelier}: shares are of the strongest events found.")
         if self.status == "infeasible" and self.curve is None:
-            return '\nThis set, the only one tried, misses the target; refine="prune" looks for one that meets it.'
-        if self.status == "infeasible" and self.size is not None and self.dppl_left >= 0:
-            return "\nNo set of this size that was tried makes it less likely; this one comes closest."
-        if self.status == "infeasible":
-            return "\nNo set of events that was tried meets the target; this one comes closest."
-        tried = None if self.curve is None else len(self.curve) - 1
-        if not self.certified or self.size is not None:
-            return ""
-        spared = ", and not one of them can be spared" if self.one_minimal else ""
-        few = "" if tried in (None, self._num_candidates) else f" Only the {tried} events of most weight were tried."
-        return f"\nCertified: the future was scored again without these events{spared}.{few}"
+            texts.append(
+                'This set, the only one tried, misses the target; refine="prune" looks for one that meets it.'
+            )
+        elif self.status == "infeasible" and self.size is not None and self.dppl_left >= 0:
+            texts.append("No set of this size that was tried makes it less likely; this one comes closest.")
+        elif self.status == "infeasible":
+            texts.append("No set of events that was tried meets the target; this one comes closest.")
+        elif self.certified and self.size is None:
+            spared = ", and not one of them can be spared" if self.one_minimal else ""
+            texts.append(f"Certified: the future was scored again without these events{spared}.")
+        tried = self._num_candidates if self.curve is None else len(self.curve) - 1
+        if tried < self._num_candidates:
+            texts.append(f"Only the {tried} events of most weight were tried.")
+        if self.window and (self.status == "explains_nothing" or any(self.distill_mask[: len(self.history) // 5])):
+            texts.append(unseen(self.window))
+        return "".join(f"\n{text}" for text in texts)
 
     def _agreement(self) -> str:
         """ "All 3 models name deploy at 3.2 h; 1 of 3 names ticket at 5 h.": how much depends on the model."""
@@ -364,6 +377,11 @@ def explanations_to_frame(
     columns = ["explanation", "seq_id", "position", "time", "mark", "role", "score"]
     columns += [name for name in frames[0] if name in AGREEMENT] if frames else []
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
+
+
+def unseen(number: int) -> str:
+    """Said where the oldest events of a window matter, or none does, and others came before it."""
+    return f"The window may be too short: {number:,} earlier events were not looked at. A longer history shows more."
 
 
 def listed(events: tuple[Event, ...], unit: str | None) -> str:

@@ -95,14 +95,14 @@ class Question:
         given = {name: getattr(self, name) for name in (*TARGETS, "delta")}
         return ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
 
-    def words(self, limit: float | None) -> str:
-        """What is asked of dppl_left, given its limit, if there is one."""
+    def words(self, limit: float | None, whole: str = "the whole history explains") -> str:
+        """What is asked of dppl_left, given its limit, if there is one, and what shares are of."""
         if self.size is not None:
             return f"{self.size} event{'' if self.size == 1 else 's'}"
         if self.epsilon is not None:
             return f"below {limit:.3f}"
         at_most = "" if limit is None else f"at most {limit:.3f}, "
-        return f"{at_most}{self.share:.0%} of what the whole history explains"
+        return f"{at_most}{self.share:.0%} of what {whole}"
 
     @property
     def effect(self) -> str:

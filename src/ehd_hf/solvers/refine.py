@@ -15,8 +15,8 @@ from .prefix import RankingSolver
 SwapIn = Literal["evaluated", "ordered"]
 # What pruning an explanation means: drop what can be spared, and one swap, if it lets more go.
 PRUNING: dict[str, Any] = {"max_swaps": 1, "shortlist": 4, "swap_in": "ordered"}
-# Greedy search asks every candidate in every round; beyond so many evaluations a window it is left out.
-_MOST_GREEDY_EVALUATIONS = 20_000
+# Searches that ask every candidate in every round are left out beyond so many evaluations a window.
+_MOST_EVALUATIONS = 20_000
 # A swap has to gain more than rounding does.
 _SMALLEST_GAIN = 1e-6
 
@@ -133,11 +133,12 @@ class Refine(Solver):
 
 
 def best_of_size(objective: Objective, rule: AtSize, start: Tensor) -> Tensor:
-    """The events of the asked size that lower dppl_left most, as far as swaps find them: from `start` (B, L) and from
-    greedy search, the better of both."""
-    starts, sizes = [start], start.sum(1)
-    if int(sizes.amax()) * start.shape[1] <= _MOST_GREEDY_EVALUATIONS:
-        starts.append(get_solver("greedy_search").search(objective, rule, None).distill_mask)
+    """The events of the asked size that lower dppl_left most, as far as swaps find them: from `start` (B, L), greedy
+    search and backward elimination, the best of these."""
+    starts, length = [start], start.shape[1]
+    costs = {"greedy_search": int(start.sum(1).amax()) * length, "backward_elimination": length * length // 2}
+    for name in (name for name, cost in costs.items() if cost <= _MOST_EVALUATIONS):
+        starts.append(get_solver(name).search(objective, rule, None).distill_mask)
     masks = torch.stack([Refine(start=mask).search(objective, rule, None).distill_mask for mask in starts])
     best = torch.stack([objective.dppl_left(mask) for mask in masks]).argmin(0)
     return masks[best, objective.windows]
