@@ -16,7 +16,7 @@ import ehd_hf
 from ehd_hf.evaluation.scores import OURS
 from ehd_hf.explain.explainer import EHDDistiller
 from ehd_hf.explain.explanation import Windows
-from ehd_hf.present.pages import explanation_fragment, explanation_page, list_entry, window_data
+from ehd_hf.present.pages import explanation_page, fragment, list_entry, window_data
 from ehd_hf.present.report import draw_windows, judge_process, report_html, summarize, write_report
 from explanations import HOSTILE, MARKS, MOMENT, made
 from helpers import AdditiveMTPP, PoissonMTPP, from_lists, largest_file
@@ -283,7 +283,7 @@ def test_a_notebook_gets_a_picture_and_text_without_script():
     page = Page(text)
     (image,) = page.all("img")
     assert base64.b64decode(image["src"].removeprefix("data:image/png;base64,")).startswith(b"\x89PNG")
-    assert "past events explain" in image["alt"] and not scripts_of(text) and text == explanation_fragment(explanation)
+    assert "past events explain" in image["alt"] and not scripts_of(text) and text == fragment(explanation)
     assert "".join(page.texts["p"]).startswith("2 of 7 past events explain")
 
 

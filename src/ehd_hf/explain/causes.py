@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..models.point_process import MTPPModel
 from ..models.window import Window
-from .explanation import Event, Windows, time_text
+from .explanation import Event, Windows, time_text, unseen
 
 # Causes below that are not worth a sentence, and at most so many are.
 _WORTH_TELLING, _MOST_TOLD = 0.05, 3
@@ -97,7 +97,8 @@ class Why:
         if not self.history:
             return f"{what} is the first event of its sequence: there is no history that could have caused it."
         told = [one for one in self.causes if _value(one) >= _WORTH_TELLING][:_MOST_TOLD]
-        nothing = f"with probability {_percent(self.p_none)} nothing in the {len(self.history)} events before it"
+        before = "the only event" if len(self.history) == 1 else f"the {len(self.history)} events"
+        nothing = f"with probability {_percent(self.p_none)} nothing in {before} before it"
         if not told or self.p_none > _value(told[0]):
             also = f"; of these, {self._named(told)} comes first" if told else ""
             first = f"{what} most probably came by itself: {nothing}{also}."
@@ -130,6 +131,9 @@ class Why:
             firsts = [_first(each, none) for each, none in zip(self.by_model, self.p_none_by_model, strict=True)]
             same = firsts.count(_first(self.probability, self.p_none))
             texts.append(f"{same} of {len(firsts)} models put this first.")
+        oldest = sum(max(share, 0.0) for share in self.probability[: len(self.history) // 5])
+        if (earlier := self.history[0].position) and oldest > _WORTH_TELLING:
+            texts.append(unseen(earlier))
         return texts
 
     def _lag(self, event: Event) -> float:
@@ -178,6 +182,12 @@ class Why:
         from ..present.pages import why_page
 
         return why_page(self, title)
+
+    def _repr_html_(self) -> str:
+        """The sentence and the picture, for notebooks."""
+        from ..present.pages import fragment
+
+        return fragment(self)
 
 
 def whys(windows: Windows, answers: list[Causes], config: Any) -> Iterator[Why]:

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from ..models.distiller import DistillerModel
-from ..models.perplexity import DpplParts, dppl_parts
+from ..models.perplexity import DpplParts, dppl_parts, keep_gradient
 from ..models.point_process import MTPPModel
 from ..models.question import MARGIN, Conditioning, Question
 from ..models.window import Window, asked_of, places_of
 from ..solvers.base import AtSize, Objective, Reaches, Rule, Solver, get_solver, rule_for
-from ..solvers.integrated_gradient import IntegratedGradient
-from ..solvers.prefix import RankedBy, ask_others, first_prefix, prefix_curve
+from ..solvers.prefix import FALLBACKS, RankedBy, ask_others, first_prefix, prefix_curve
 from ..solvers.refine import PRUNING, Refine, best_of_size
 from .explanation import LEAST_FACTOR, Status
 
@@ -31,8 +30,7 @@ _MEASURED = ("dppl_left", "dppl_distilled", "dppl_empty", "dppl_left_time", "dpp
 _NOTHING = 1e-9
 # An empty history lies outside what a model was trained on. Where the future is less likely without any history by no
 # more than LEAST_FACTOR, shares are of what the events explain whose loss hurts most, if that is more.
-# So many events of a longer history may be part of an answer, unless one pass answers for all masks. Greedy search
-# orders as many; of more, each is asked once.
+# So many events of a longer history may be part of an answer, unless one pass answers for all masks.
 _LONG, _MOST_CANDIDATES = 150, 100
 
 
@@ -87,26 +85,22 @@ class CertifiedObjective(Objective):
         part.fixed = None if self.fixed is None else self.fixed[windows]
         return part
 
+    def slopes(self, gates: Tensor, windows: Tensor) -> Tensor:
+        gates = gates if self.fixed is None else gates + self.fixed[windows]
+        if self.future is None or self.future.silence is not None:
+            return super().slopes(gates, windows)
+        self.num_evaluations += torch.bincount(windows, minlength=len(self.windows))
+        with torch.enable_grad():
+            gates = gates.detach().requires_grad_()
+            (slopes,) = torch.autograd.grad(self.future.log_prob(gates, windows).sum(), gates)
+        return slopes / self.window.num_scored[windows, None]
+
     def _log_perplexity(self, kept: Tensor, windows: Tensor) -> Tensor:
         kept = kept if self.fixed is None else kept | self.fixed[windows]
         if self.future is None:
             return super()._log_perplexity(kept, windows)
         self.num_evaluations += torch.bincount(windows, minlength=len(self.windows))
         return -self.future.log_prob(kept, windows) / self.window.num_scored[windows]
-
-
-class _SlopesOfSums(IntegratedGradient):
-    """The same order where one pass serves all gates."""
-
-    def _integrate(self, objective: Any, left: Tensor, windows: Tensor) -> Tensor:
-        steps = torch.arange(self.num_points, dtype=objective.window.times.dtype, device=left.device)
-        gates = (left[:, None] * ((steps + 0.5) / self.num_points)[:, None]).flatten(0, 1).requires_grad_()
-        index = windows.repeat_interleave(self.num_points)
-        with torch.enable_grad():
-            (slopes,) = torch.autograd.grad(objective.future.log_prob(gates, index).sum(), gates)
-        objective.num_evaluations[windows] += self.num_points
-        mean = slopes.view(len(windows), self.num_points, left.shape[1]).mean(1)
-        return mean / objective.window.num_scored[windows, None]
 
 
 def may_explain(window: Window, question: Question) -> Tensor:
@@ -220,7 +214,7 @@ class Certifier:
         generator = torch.Generator(device=history.device).manual_seed(0)
         # A solver that chooses sets does not order events; the default's order then gives the curve, and a set where
         # the solver fails.
-        orders = self._orders(objective)
+        orders = self.solver if self.solver.orders else self.ordering
         scores = orders.rank(objective, generator) if known is None else known[1]
         places = places_of(scores, history)
         curve = prefix_curve(objective, places) if curves else None
@@ -239,7 +233,8 @@ class Certifier:
         else:
             prefix, curve = first_prefix(objective, rule, places, curve)
             if question.prunes:
-                prefix = ask_others(objective, rule, prefix, generator)
+                others = FALLBACKS if history.shape[1] <= _LONG else FALLBACKS[:1]  # the others ask every event anew
+                prefix = ask_others(objective, rule, prefix, generator, others)
             chosen, reached = prefix.distill_mask, prefix.reached
             if isinstance(rule, AtSize) and question.refine == "prune" and len(chosen):
                 chosen = best_of_size(objective, rule, chosen)
@@ -260,27 +255,18 @@ class Certifier:
         return _Search(chosen, scores.double(), reached, history.clone(), strongest, curve, closest, empty)
 
     def _candidates(self, mtpp: MTPPModel, window: Window, question: Question, future: Any) -> Tensor:
-        """The events that may be part of an answer (B, L). Of a very long history those whose gates have the steepest
-        slopes: to ask every one of thousands would take minutes. Without gates, the last ones."""
+        """The events that may be part of an answer (B, L). Of a very long history the last ones and those whose gates
+        have the steepest slopes: to ask every one of thousands would take minutes. Without gates, the last ones."""
         candidates = may_explain(window, question)
         is_long = candidates.sum(1, keepdim=True) > _LONG
         if future is not None or not is_long.any():
             return candidates
         scores = torch.arange(candidates.shape[1], device=candidates.device).to(window.times).expand(candidates.shape)
         if mtpp.has_gates:
-            every = Objective(mtpp, window, conditioning=question.conditioning)
-            scores = IntegratedGradient(per_round=candidates.shape[1]).rank(every, None)
+            slopes = keep_gradient(mtpp, window, window.history, conditioning=question.conditioning)
+            last = places_of(scores, candidates) < _MOST_CANDIDATES // 2
+            scores = slopes.masked_fill(last, torch.inf)
         return candidates & ~(is_long & (places_of(scores, candidates) >= _MOST_CANDIDATES))
-
-    def _orders(self, objective: CertifiedObjective) -> Solver:
-        """What orders the events. Gates know nothing of events that are always kept."""
-        if objective.fixed is not None and not isinstance(self.solver, RankedBy):
-            most = int(objective.history.sum(1).amax())
-            return get_solver("greedy_search" if most <= _MOST_CANDIDATES else "leave_one_out")
-        orders = self.solver if self.solver.orders else self.ordering
-        if type(orders) is IntegratedGradient and objective.future is not None and objective.future.silence is None:
-            return _SlopesOfSums(num_points=orders.num_points, per_round=orders.per_round)
-        return orders
 
     def _strongest(self, objective: Objective, places: Tensor, empty: Tensor) -> Tensor:
         """The events (B, L) without which the future is least likely: all, or, where that is hardly a loss, the best

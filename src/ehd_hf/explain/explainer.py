@@ -40,8 +40,8 @@ from .targets import find_events, kind_called, kinds_called
 from .trace import Trace, find_edges, traces
 from .what_if import WhatIf, length_of, on_clock_of, positions_of, what_if
 
-# Explaining a few hundred windows takes less than a second; beyond that people want to see it move.
-_WINDOWS_WITHOUT_BAR, _EVENTS_WITHOUT_BAR = 300, 10_000
+# A few hundred windows take less than a second, as one of some hundred events does; beyond, a bar is shown.
+_WINDOWS_WITHOUT_BAR, _LENGTH_WITHOUT_BAR, _EVENTS_WITHOUT_BAR = 300, 500, 10_000
 # What a point process alone is asked with, if a question does not say.
 _SHARE, _HISTORY, _MAX_LENGTH = 0.7, 40, 4096
 _READING_FILE = "reading.json"
@@ -286,7 +286,7 @@ class EHDDistiller:
                 was trained on (40 for an MTPP alone); or, without a sequence, the history's events.
             event, each: explain this event alone, as in `why`; the history is what came before it.
             intensities: also compute the curves that `Explanation.plot` draws; takes some milliseconds a window.
-            progress: show a bar; by default only for more than a few hundred windows.
+            progress: show a bar; by default only for more than a few hundred windows or events of one.
             asked: epsilon, share, size, delta, refine, kind, only as in `question`.
         """
         question = self.question(**asked)
@@ -316,7 +316,8 @@ class EHDDistiller:
     ) -> list[Explanation]:
         """The explanations of windows that were cut already, in their order."""
         number = len(windows.names)
-        shows = number > _WINDOWS_WITHOUT_BAR if progress is None else progress
+        is_long = number > _WINDOWS_WITHOUT_BAR or windows.spans.lengths.max() > _LENGTH_WITHOUT_BAR
+        shows = is_long if progress is None else progress
         bar = tqdm(self.answers(windows, question), "explaining", number, unit="window", disable=not shows)
         explanations = [explanation for _, explanation in sorted(bar, key=lambda answer: answer[0])]
         if not intensities:

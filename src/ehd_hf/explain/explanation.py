@@ -343,9 +343,9 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """A picture and the text, for notebooks."""
-        from ..present.pages import explanation_fragment
+        from ..present.pages import fragment
 
-        return explanation_fragment(self)
+        return fragment(self)
 
     def to_json(self, **options: Any) -> str:
         return json.dumps(self.to_dict(), default=str, **options)

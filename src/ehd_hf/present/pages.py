@@ -47,10 +47,11 @@ def explanation_page(explanation: Explanation, title: str | None = None, *, embe
     return render_page("explanation.html.j2", title or TITLE, data, name=name, embedded=embedded)
 
 
-def explanation_fragment(explanation: Explanation) -> str:
-    """One `Explanation` as a picture and its text, without script: what notebooks show, trusted or not."""
-    text = str(explanation).split("\n")
-    picture, alt = _png(explanation.plot()), f"The events of the window on a time line. {text[0]}"
+def fragment(answer: Explanation | Why) -> str:
+    """An answer as a picture and its text, without script: what notebooks show, trusted or not."""
+    text = str(answer).split("\n")
+    picture = _png(answer.plot()) if answer.history else None
+    alt = f"The events of the window on a time line. {text[0]}"
     return _environment().get_template("fragment.html.j2").render(picture=picture, alt=alt, text=text)
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..models.perplexity import log_perplexity_of_masks
+from ..models.perplexity import keep_gradient, log_perplexity_of_masks
 from ..models.point_process import MTPPModel
 from ..models.question import Conditioning, Question
 from ..models.window import Window, asked_of
@@ -72,6 +72,11 @@ class Objective:
         drop = self.full.new_zeros(len(index))
         drop[ask] = self.full[index[ask]] - self._log_perplexity(kept[ask], index[ask])
         return drop.view(keep_mask.shape[:-1])
+
+    def slopes(self, gates: Tensor, windows: Tensor) -> Tensor:
+        """Slope of dppl in each of the gates (R, L) of the events of `windows` (R,): (R, L)."""
+        self.num_evaluations += torch.bincount(windows, minlength=len(self.windows))
+        return keep_gradient(self.mtpp, self.window.rows(windows), gates, conditioning=self.conditioning)
 
     def _log_perplexity(self, kept: Tensor, windows: Tensor) -> Tensor:
         """log ppl(x_o | kept) (eq. 5) of each row: (R,)."""

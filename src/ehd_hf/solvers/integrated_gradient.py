@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..models.perplexity import keep_gradient
 from ..models.window import places_of
 from .base import Objective
 from .prefix import RankingSolver
@@ -58,9 +57,5 @@ class IntegratedGradient(RankingSolver):
         steps = torch.arange(self.num_points, dtype=objective.window.times.dtype, device=left.device)
         points = (steps + 0.5) / self.num_points
         gates = (left[:, None] * points[:, None]).flatten(0, 1)  # (A * num_points, L)
-        index = windows.repeat_interleave(self.num_points)
-        slopes = keep_gradient(
-            objective.mtpp, objective.window.rows(index), gates, conditioning=objective.conditioning
-        )
-        objective.num_evaluations[windows] += self.num_points
+        slopes = objective.slopes(gates, windows.repeat_interleave(self.num_points))
         return slopes.view(len(windows), self.num_points, left.shape[1]).mean(1)
