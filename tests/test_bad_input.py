@@ -123,6 +123,18 @@ STRANGE_BUT_SOUND = {
 }
 
 
+@pytest.mark.parametrize("silence, is_explained", [(1e13, True), (1e15, False), (1e29, False)])
+def test_a_silence_that_drowns_a_likelihood_is_told(explainer, silence, is_explained):
+    events = [(0.0, "a"), (1.0, "b"), (silence, "c"), (silence * (1 + 1e-12), "a")]
+    if is_explained:
+        assert np.isfinite(explainer.explain(events, future=1).dppl_left)
+    else:
+        with pytest.raises(ValueError, match=r"below 1e\+14 mean intervals; that of sequence 0 .*conditioning="):
+            explainer.explain(events, future=1)
+    asked = EHDDistiller(explainer.model, conditioning="paper")
+    assert np.isfinite(asked.explain(events, future=1).dppl_left)
+
+
 @pytest.mark.parametrize("kind", STRANGE_BUT_SOUND)
 def test_strange_but_sound_events_are_explained(explainer, kind):
     source = STRANGE_BUT_SOUND[kind]

@@ -1,21 +1,27 @@
 """Feed every reader of files with damaged ones: only sound events, or an error of our own, may come out.
 
-Valid files of every layout are mutated at random (bytes flipped, spans cut, copied and spliced, values and types
-swapped, encodings changed) and read. Each round has its own seed, printed with what went wrong; --seed and --rounds 1
-repeat it. The file that is being read lies in --out, so that even a crash leaves it behind.
+Valid files of every layout, and what lies beside a model's weights (config, reading, plan), are mutated at random
+(bytes flipped, spans cut, copied and spliced, values and types swapped, nested and made huge, encodings changed) and
+read. None may take more than a few seconds, nor all of them together more than 1.5 GB. Each round has its own seed,
+printed with what went wrong; --seed and --rounds 1 repeat it. The file that is being read lies in --out, so that even
+a crash leaves it behind.
 
   python scripts/tools/fuzz_readers.py --minutes 3
+  python scripts/tools/fuzz_readers.py --minutes 10 --only config.json
 """
 
 import faulthandler
 import json
 import pickle
 import random
+import resource
+import shutil
 import time
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -24,14 +30,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
+from transformers.utils import logging
 
 import ehd_hf
+from ehd_hf import EHDDistiller
 from ehd_hf.data.export import export_windows
-from ehd_hf.data.reading import read_events
+from ehd_hf.data.reading import Reading, read_events
 from ehd_hf.data.sequences import EventSequences, load_events
 from ehd_hf.data.sources import load_source
 from ehd_hf.data.tables import column_names
 from ehd_hf.data.windows import load_windows
+from ehd_hf.files import Damaged, read_json
+from ehd_hf.hub.fetch import CHECKPOINTS
+from ehd_hf.training.recipe import Run, make_plan
 from neural_hawkes import read_pickles
 
 OURS = Path(ehd_hf.__file__).parent
@@ -49,7 +60,8 @@ HAWKES = {
         [dict(zip(EVENT, values, strict=True)) for values in zip(*map(row.get, EVENT), strict=True)] for row in EASYTPP
     ],
 }
-TOO_LONG = 15  # seconds for a file of a few hundred bytes: it hangs
+TOO_LONG, MOST_SECONDS, MOST_BYTES = 60, 5, 1.5e9  # seconds until it hangs, of its own work, and memory of all
+MODEL = CHECKPOINTS / "incidents"
 # Values and texts that readers stumble over.
 TOKENS: list[Any] = [None, True, "", " ", "nan", -1, 0, 2**31, 2**63, -(2**63), 1e308, -1e-320, 1.5, "1e999", [], {}]
 TOKENS += [[None], [[]], {"a": 1}, "\ud83d\ude80", "2026-01-01T00:00:00Z", "0000-00-00", "<script>", "é", float("nan")]
@@ -85,6 +97,11 @@ def valid_files() -> dict[str, bytes]:
         events = load_events({"times": TIMES, "marks": MARKS})
         export_windows({"train": events}, Path(folder) / "out", [(1, 2)], name="fuzz")
         binary["export.parquet"] = (Path(folder) / "out" / "sequences" / "train.parquet").read_bytes()
+    reading = Reading("time", "mark", "seq_id", "iso", "h", ("a", "b"), False, 1.0)
+    plan, _ = make_plan(load_events({"times": [list(range(60))] * 30, "marks": [[0, 1] * 30] * 30}))
+    files["reading.json"] = json.dumps(reading.to_dict())
+    files["plan.json"] = json.dumps(asdict(Run(plan, reading.to_dict())))
+    files["config.json"] = (MODEL / "config.json").read_text()
     return {name: text.encode() for name, text in files.items()} | binary
 
 
@@ -96,6 +113,12 @@ def mutated(name: str, valid: dict[str, bytes], draw: random.Random) -> bytes:
     content = valid[name]
     if name.endswith(".parquet") and draw.random() < 0.7:
         return _strange_table(content, draw)
+    if name in BESIDE_A_MODEL and draw.random() < 0.9:
+        value = json.loads(content)
+        for _ in range(draw.choice([1, 1, 2, 3])):
+            value = _strange_value(value, draw)
+        text, depth = json.dumps(value), draw.choice([1, 100, 900, 100_000])
+        return text.replace("null", "[" * depth + "]" * depth, draw.choice([0, 0, 0, 1])).encode()
     if name.endswith((".json", ".jsonl")) and draw.random() < 0.6:
         lines = content.splitlines() if name.endswith(".jsonl") else [content]
         return b"\n".join(json.dumps(_strange_value(json.loads(line), draw)).encode() for line in lines)
@@ -169,8 +192,25 @@ def _strange_table(content: bytes, draw: random.Random) -> bytes:
 # --- reading
 
 
+def _explain(file: Path) -> Any:
+    """Open the bundled weights with this config, and ask."""
+    shutil.copyfile(MODEL / "model.safetensors", file.parent / "model.safetensors")
+    explainer = EHDDistiller.from_pretrained(file.parent)
+    name = next(iter(explainer.mtpp.config.id2label.values()))
+    return explainer.explain([(float(i), name) for i in range(6)], future=1, history=5)
+
+
+BESIDE_A_MODEL: dict[str, Callable[[Path], Any]] = {
+    "config.json": _explain,
+    "reading.json": lambda file: Reading.from_dict(read_json(file)),
+    "plan.json": Run.load,
+}
+
+
 def readers(file: Path) -> dict[str, Callable[[], Any]]:
     """Everything that may be asked to read this file, also as the only split in a folder."""
+    if file.name in BESIDE_A_MODEL:
+        return {file.name: lambda: BESIDE_A_MODEL[file.name](file)}
     folder = file.parent / "folder"
     split = (folder / "sequences" if file.name == "export.parquet" else folder) / f"train{file.suffix}"
     split.parent.mkdir(parents=True, exist_ok=True)
@@ -196,7 +236,10 @@ def outcome(read: Callable[[], Any]) -> str:
         result = read()
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        ours = type(error) in (ValueError, OSError, FileNotFoundError) and OURS in Path(frames[-1].filename).parents
+        ours = (
+            type(error) in (ValueError, OSError, FileNotFoundError, Damaged)
+            and OURS in Path(frames[-1].filename).parents
+        )
         return "refused" if ours else "".join(traceback.format_exception(error))
     for sequences in result.values() if isinstance(result, dict) else [result]:
         if isinstance(sequences, EventSequences) and (wrong := unsound(sequences)):
@@ -224,11 +267,14 @@ def main(
     minutes: Annotated[float, typer.Option(help="how long to go on")] = 3.0,
     rounds: Annotated[int | None, typer.Option(help="how many files to damage, instead of --minutes")] = None,
     seed: Annotated[int, typer.Option(help="seed of the first round; each has the next")] = 0,
+    only: Annotated[str | None, typer.Option(help="damage this file only, such as config.json")] = None,
     out: Annotated[Path | None, typer.Option(help="folder for the file at hand; a temporary one if not given")] = None,
 ) -> None:
     """Damage files and read them; ends with 1 if something is wrong."""
     faulthandler.enable()
     warnings.simplefilter("error")
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     valid, counts, wrong = valid_files(), Counter[str](), Counter[str]()
     until, first = time.monotonic() + 60 * minutes, seed
     with TemporaryDirectory() as temporary:
@@ -237,13 +283,16 @@ def main(
         while time.monotonic() < until if rounds is None else seed < first + rounds:
             draw = random.Random(seed)
             (out / "seed").write_text(str(seed))
-            name = draw.choice(sorted(valid))
+            name = only or draw.choice(sorted(valid))
             folder = out / name.replace(".", "_")
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(mutated(name, valid, draw))
             for reader, read in readers(folder / name).items():
                 faulthandler.dump_traceback_later(TOO_LONG, exit=True)
+                began = time.process_time()
                 result = outcome(read)
+                if (spent := time.process_time() - began) > MOST_SECONDS:
+                    result = f"took {spent:.0f} s"
                 faulthandler.cancel_dump_traceback_later()
                 counts[result if result in ("events", "refused") else "wrong"] += 1
                 if result not in ("events", "refused"):
@@ -252,6 +301,8 @@ def main(
                     if wrong[kind] == 1:
                         print(f"seed {seed}, {name}, {reader}:\n{result}", flush=True)
             seed += 1
+    if (memory := 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) > MOST_BYTES:
+        wrong[f"took {memory / 1e9:.1f} GB"] += 1
     for what, count in wrong.most_common():
         print(f"{count:6} x {what}")
     print(f"seeds {first}..{seed - 1}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))

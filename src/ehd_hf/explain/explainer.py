@@ -42,6 +42,8 @@ from .what_if import WhatIf, length_of, on_clock_of, positions_of, what_if
 
 # A few hundred windows take less than a second, as one of some hundred events does; beyond, a bar is shown.
 _WINDOWS_WITHOUT_BAR, _LENGTH_WITHOUT_BAR, _EVENTS_WITHOUT_BAR = 300, 500, 10_000
+# Mean intervals of silence beyond which doubles lose a likelihood that is conditioned on surviving them.
+_LONGEST_SILENCE = 1e14
 # What a point process alone is asked with, if a question does not say.
 _SHARE, _HISTORY, _MAX_LENGTH = 0.7, 40, 4096
 _READING_FILE = "reading.json"
@@ -550,6 +552,13 @@ class EHDDistiller:
             if len(empty := (asked_of(self.mtpp, question.about(window)).num_scored == 0).nonzero()):
                 name, kind = part.names[int(empty[0])], self._labels(question)["kind"] or "event that is predicted"
                 raise ValueError(f"sequence {name!r} has no {kind!r} in its future. Ask for a longer future.")
+            is_far = window.split_time > _LONGEST_SILENCE * double.mean_interval
+            if question.conditioning == "survival" and self.mtpp.has_gates and len(far := is_far.nonzero()):
+                got = f"that of sequence {part.names[int(far[0])]!r} has one that drowns what the model knows"
+                fix = 'Leave out the events before it, or ask with conditioning="paper"'
+                raise ValueError(
+                    f"a history's silences must be below {_LONGEST_SILENCE:g} mean intervals; {got}. {fix}."
+                )
             answers = self.certifier.answers(window, question, double, curves=curves)
             for answer in answers:
                 answer.check_finite(part.names)
