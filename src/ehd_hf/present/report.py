@@ -17,6 +17,7 @@ from ..evaluation.statistics import mark_shares
 from ..explain.explainer import EHDDistiller
 from ..explain.explanation import Explanation, Windows
 from ..files import write_text
+from ..models.window import most_recent
 from .pages import STATUSES, TITLE, list_entry, page_data, plain_number, render_page
 from .tables import PROCESS_COLUMNS, Column, number_of
 
@@ -143,7 +144,7 @@ def summarize(explanations: Sequence[Explanation], groups: Iterable[Any], marks:
         chosen[row, columns], history[row, columns] = one.distill_mask, True
         mark_of[row, columns] = [number[event.mark] for event in one.history]
     sizes = chosen.sum(1)
-    recent = np.arange(longest) >= longest - sizes[:, None]
+    recent = most_recent(history, sizes)
     in_window = np.maximum(history.sum(0), 1)[::-1]
     return {
         "sizes": (np.bincount(sizes, minlength=longest + 1) / len(sizes)).round(5).tolist(),
