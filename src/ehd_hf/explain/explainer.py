@@ -547,8 +547,9 @@ class EHDDistiller:
             part = windows.rows(batch)
             window = Window(*part.spans.tensors(self.mtpp.device))
             if len(empty := (asked_of(self.mtpp, question.about(window)).num_scored == 0).nonzero()):
-                name, kind = part.names[int(empty[0])], self._labels(question)["kind"] or "event that is predicted"
-                raise ValueError(f"sequence {name!r} has no {kind!r} in its future. Ask for a longer future.")
+                name, kind = part.names[int(empty[0])], self._labels(question)["kind"]
+                what = "event that is predicted" if kind is None else repr(kind)
+                raise ValueError(f"sequence {name!r} has no {what} in its future. Ask for a longer future.")
             answers = self.certifier.answers(window, question, double, curves=curves)
             for answer in answers:
                 answer.check_finite(part.names)

@@ -49,7 +49,7 @@ _FIRST_SHARE = 0.01
 class HawkesConfig(MTPPConfig):
     """Config of `HawkesModel`: number of time scales, and of Erlang shapes (1, 2, ...) on each. There are
     num_scales * num_shapes * num_marks^2 parameters: made for up to some hundred marks. `sparsity` is what every
-    expected child, of all pairs of marks, costs in training: fewer pairs then have to do with one another by chance."""
+    expected child, of all pairs of marks, costs in training: fewer pairs then have influence by chance."""
 
     model_type = "hawkes"
 
