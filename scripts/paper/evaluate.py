@@ -3,7 +3,7 @@
 tasks: data (what a data set is made of); mtpp (likelihood and calibration of point processes); distiller, ehed, emhd,
 case_study, losses (the paper's tables and figures); explain (smallest sets that meet a target), causes (against the
 true causes of simulated events), trust (other seeds, shuffled weights), curves (deletion and insertion); why (the
-probable causes of single events, against the true ones).
+probable causes of single events, against the true ones); influence (which kinds drive which, against known graphs).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ TASKS = {
     **dict.fromkeys(("distiller", "ehed", "emhd", "case_study"), "windows"),
     "losses": "losses",
     "why": "why",
+    "influence": "influence",
     **dict.fromkeys(("explain", "causes", "trust", "curves"), "explanations"),
 }
 
@@ -65,8 +66,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     counts = (arguments.limit, arguments.first, arguments.threads, arguments.batch_size)
     if min(1 if count is None else count for count in counts) < 1:
         parser.error("--limit, --first, --threads and --batch-size must be at least 1")
-    if not arguments.model and arguments.tasks != ["data"]:
-        parser.error("--model names what is measured; only --task data does without")
+    if not arguments.model and arguments.tasks not in (["data"], ["influence"]):
+        parser.error("--model names what is measured; only --task data and influence do without")
     if arguments.limit and arguments.first:
         parser.error("--limit draws windows and --first takes the first: give one of them")
     return arguments

@@ -134,6 +134,18 @@ TASK_COLUMNS = {
         Column("model", "model"),
         Column("seed", "seed", "d"),
     ],
+    "influence": [
+        Column("data", "events"),
+        Column("solver", "from"),
+        Column("nll", "validation NLL"),
+        Column("auc", "AUC"),
+        Column("f1", "F1"),
+        Column("correlation", "correlation with the truth"),
+        Column("coverage", "95 % intervals that hold it", ".0%"),
+        Column("coverage_of_edges", "of true edges", ".0%"),
+        Column("generator_seed", "seed", "d"),
+        Column("seconds", "s", ".0f"),
+    ],
     "why": [
         Column("model", "model"),
         Column("solver", "answer"),
@@ -171,7 +183,7 @@ TASK_COLUMNS = {
         Column("model", "model"),
     ],
 }
-PAGE_TASKS = {*TASK_COLUMNS, "peers"}
+PAGE_TASKS = {*TASK_COLUMNS, "peers"} - {"influence"}
 EXPLANATION_TASKS = {
     "explain": "The smallest sets that meet a target",
     "causes": "Do explanations find the causes?",

@@ -981,6 +981,7 @@ def write_windows(
     sequence: str | None = SEQUENCE,
     time_unit: str | None = _option("Unit of the times: ms, s, min, h or D.", "UNIT"),
     sort: bool = _flag("Sort the events of each sequence by time.", "--sort"),
+    context: str | None = _option("Marks that are only causes; the card says so.", "MARK,MARK"),
     overwrite: bool = _flag("Replace --out whatever it holds.", "--overwrite"),
 ) -> int:
     """Cut sequences into windows, as a data set for datasets.load_dataset."""
@@ -995,6 +996,7 @@ def write_windows(
     splits = load_source(source, **{key: value for key, value in given.items() if value})
     about: dict[str, Any] = {"name": name or source.resolve().stem, "overwrite": overwrite}
     about |= {"card": yaml.safe_load(card.read_text("utf-8"))} if card else {}
+    about |= {"context_marks": context.split(",")} if context else {}
     written = export_windows(splits, out, [parse_pair(pair) for pair in pairs], **about)
     _say(f"{', '.join(pairs)} and the sequences are in {written}.")
     return DONE

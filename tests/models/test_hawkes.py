@@ -286,3 +286,10 @@ def test_an_exponential_process_is_recovered():
     delay = torch.linspace(0.1, 1.5, 8)
     expected = 0.7 * torch.exp(-delay / 0.5) / 0.5
     assert (model.kernel(delay)[0, 1] - expected).abs().max() < 0.2
+
+
+def test_sparsity_costs_expected_children_in_training_alone(generator):
+    model = HawkesModel(HawkesConfig(num_marks=3, num_scales=2, num_shapes=2, sparsity=0.5))
+    events = random_events(2, 6, 3, generator, dtype=torch.float32)
+    learning, judged = model.train()(*events).loss, model.eval()(*events).loss
+    torch.testing.assert_close(learning - judged, 0.5 * model.branching.sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -40,6 +40,7 @@ def export_windows(
     *,
     name: str,
     card: Mapping[str, str] | None = None,
+    context_marks: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Path:
     """Windows as Parquet with a card, for `datasets.load_dataset(out, "K-L")`; returns the folder.
@@ -51,6 +52,7 @@ def export_windows(
         splits: sequences per split, with one shared mark vocabulary.
         out: folder to write; one that exists and was not written by this function is left alone, unless `overwrite`.
         card: texts of the card that cannot be computed, keys as in `dataset_cards/*.yaml`.
+        context_marks: marks that are there as causes and should not be predicted; the card says so.
     """
     out, pairs = Path(out), list(pairs)
     if not name.strip() or not (card is None or isinstance(card, Mapping)):  # a YAML file may hold anything
@@ -62,8 +64,14 @@ def export_windows(
     # They become the names of files.
     if bad := [split for split in splits if not re.fullmatch(r"[A-Za-z0-9_]{1,50}", str(split))]:
         raise ValueError(f"a split is named by letters, digits and _; got {bad[0]!r}. Rename it.")
+    known = {name for sequences in splits.values() for name in sequences.id2label.values()}
+    if unknown_marks := [mark for mark in context_marks if mark not in known]:
+        raise ValueError(f"context marks must be marks of the events; got {unknown_marks[0]!r}. Correct the name.")
     if not pairs or len({tuple(sequences.id2label.items()) for sequences in splits.values()}) != 1:
         raise ValueError("a data set needs pairs, and splits that share one mark vocabulary. Use load_splits.")
+    if context_marks:
+        told = f"Context, to be heard and not predicted: {', '.join(map(plain_markdown, context_marks))}."
+        card = {**(card or {}), "marks": f"{(card or {}).get('marks', '')} {told}".strip()}
     name, texts = " ".join(name.split()), {key: str(value).strip() for key, value in (card or {}).items()}
     splits = {key: replace(s, time_unit=s.time_unit or texts.get("time_unit")) for key, s in splits.items()}
     stores: dict[tuple[str, str], WindowStore] = {}

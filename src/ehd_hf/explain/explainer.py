@@ -550,8 +550,9 @@ class EHDDistiller:
             part = windows.rows(batch)
             window = Window(*part.spans.tensors(self.mtpp.device))
             if len(empty := (asked_of(self.mtpp, question.about(window)).num_scored == 0).nonzero()):
-                name, kind = part.names[int(empty[0])], self._labels(question)["kind"] or "event that is predicted"
-                raise ValueError(f"sequence {name!r} has no {kind!r} in its future. Ask for a longer future.")
+                name, kind = part.names[int(empty[0])], self._labels(question)["kind"]
+                what = "event that is predicted" if kind is None else repr(kind)
+                raise ValueError(f"sequence {name!r} has no {what} in its future. Ask for a longer future.")
             is_far = window.split_time > _LONGEST_SILENCE * double.mean_interval
             if question.conditioning == "survival" and self.mtpp.has_gates and len(far := is_far.nonzero()):
                 got = f"that of sequence {part.names[int(far[0])]!r} has one that drowns what the model knows"

@@ -1,8 +1,7 @@
 """Which kinds of events drive which: cause probabilities, summed by kind of cause and kind of effect.
 
 Everything is made of sums over sequences (`Sums`), which are added piece by piece: memory does not grow with the log,
-and parts that were summed elsewhere can be added too. The bootstrap is part of the sums: in each draw a sequence
-counts as often as a Poisson number says, which follows from its name and the seed alone.
+and parts that were summed elsewhere can be added too. The bootstrap is part of the sums.
 
 Shapes: D draws, C kinds, U units of the bootstrap; matrices have the cause first.
 """
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from ..data.sequences import EventSequences
 from ..data.tables import is_large, read_tables, whole_sequences
@@ -34,8 +34,8 @@ DRAWS = 200
 # Fewer sequences than this are cut into stretches of time, so that there are as many units to draw from.
 _FEWEST_UNITS = 20
 _EVENTS_AT_ONCE, _CELLS_AT_ONCE = 8192, 2**22
-# Lags are counted in bins, ten to a factor of 10, around the mean interval. Before an event, so many are looked at for
-# the lift, if its whole past is its history.
+# Lags are counted in bins, ten to a factor of 10, around the mean interval. For the lift, so many events before each
+# are looked at.
 _BINS, _LONGEST_LIFT = 10 ** np.linspace(-5, 5, 101), 100
 _LAGS, _INTERVAL = {"lag_low": 0.05, "lag": 0.5, "lag_high": 0.95}, (0.025, 0.975)
 # Added to the curvature of a likelihood, so that it can be inverted.
@@ -72,17 +72,20 @@ class Sums:
 
 
 def sum_causes(
-    mtpp: MTPPModel, events: EventSequences, history: int | None, *, draws: int = DRAWS, seed: int = 0, blocks: int = 1
+    mtpp: MTPPModel, events: EventSequences, history: int | None, how: Bootstrap, *, nearby: float = np.inf
 ) -> Sums:
-    """The sums of these sequences, each of which is `blocks` units of the bootstrap, stretches of equally many events.
-    Causes are looked for among the `history` events before each."""
+    """The sums of these sequences. Causes are looked for among the `history` events before each; for the lift, among
+    those that are no longer than `nearby` ago."""
     config: Any = mtpp.config
-    kinds, double, place = config.num_marks, in_double(mtpp), np.arange(events.num_events)
-    sums = Sums.zeros(kinds, draws)
-    sums.sequences, sums.units = len(events), len(events) * blocks
-    owner = np.repeat(np.arange(len(events)), events.lengths)
-    unit = owner * blocks + (place - events.offsets[owner]) * blocks // events.lengths[owner]
-    for block in np.split(place, range(_EVENTS_AT_ONCE, len(place), _EVENTS_AT_ONCE)):
+    kinds, double = config.num_marks, in_double(mtpp)
+    sums = Sums.zeros(kinds, how.draws)
+    sums.sequences, sums.units = len(events), len(events) * how.blocks
+    unit = how.units(events)
+    for part, weights in how.weights(events, unit, kinds):
+        key = (unit[part] - unit[part][0]) * kinds + events.marks[part]
+        sums.events += weights @ np.bincount(key, minlength=weights.shape[1] * kinds).reshape(-1, kinds)
+    targets = np.flatnonzero(~mtpp.is_context(torch.from_numpy(events.marks)).numpy())
+    for block in np.split(targets, range(_EVENTS_AT_ONCE, len(targets), _EVENTS_AT_ONCE)):
         spans = before_each(events, block, history)
         found, effects = find_causes(mtpp, double, spans), events.marks[block]
         effect, causes = block[found.window], block[found.window] - found.back
@@ -95,45 +98,58 @@ def sum_causes(
         by_kind = found.window * kinds + events.marks[causes]
         each = np.bincount(by_kind, positive, len(block) * kinds).reshape(-1, kinds)
         sums.together += np.stack([each[effects == m].T @ each[effects == m] for m in range(kinds)])
-        sums.near += _near(events.marks, effects, spans.first, block, kinds)
-        for units in _unit_chunks(unit[block], kinds):
-            names = [f"{events.seq_ids[one // blocks]}/{one % blocks}" for one in range(*units)]
-            weights = _weights(names, draws, seed)  # (1 + D, U)
-            pairs, alone = (_inside(unit[which], *units) for which in (effect, block))
-            local, size = unit[effect[pairs]] - units[0], kinds * kinds
-            each = np.bincount(local * size + cell[pairs], positive[pairs], len(names) * size)
-            sums.carried += (weights @ each.reshape(-1, size)).reshape(-1, kinds, kinds)
-            key = (unit[block[alone]] - units[0]) * kinds + effects[alone]
-            sums.none += weights @ np.bincount(key, found.p_none[alone], len(names) * kinds).reshape(-1, kinds)
-            sums.events += weights @ np.bincount(key, minlength=len(names) * kinds).reshape(-1, kinds)
+        sums.near += _near(events, block, spans.first, nearby)
+        for chosen, weights in how.weights(events, unit[block], kinds):
+            inside = slice(*np.searchsorted(effect, [block[chosen][0], block[chosen][-1] + 1]).tolist())
+            first, size = unit[block[chosen]][0], weights.shape[1]
+            key = (unit[effect[inside]] - first) * kinds**2 + cell[inside]
+            of_units = np.bincount(key, positive[inside], size * kinds**2).reshape(size, -1)
+            sums.carried += (weights @ of_units).reshape(sums.carried.shape)
+            key = (unit[block[chosen]] - first) * kinds + effects[chosen]
+            sums.none += weights @ np.bincount(key, found.p_none[chosen], size * kinds).reshape(size, kinds)
     return sums
 
 
-def _unit_chunks(unit: np.ndarray, kinds: int) -> Iterator[tuple[int, int]]:
-    """Ranges of units whose matrices fit into memory."""
-    size = max(1, _CELLS_AT_ONCE // kinds**2)
-    for begin in range(int(unit[0]), int(unit[-1]) + 1, size):
-        yield begin, min(begin + size, int(unit[-1]) + 1)
+@dataclass(frozen=True)
+class Bootstrap:
+    """How often each sequence counts in each draw: a Poisson number that its name and the seed determine. Or how often
+    each of its `blocks` does, stretches of equally many events."""
+
+    draws: int = DRAWS
+    seed: int = 0
+    blocks: int = 1
+
+    def units(self, events: EventSequences) -> np.ndarray:
+        """(N,) number of the unit that each event belongs to."""
+        owner = np.repeat(np.arange(len(events)), events.lengths)
+        place = np.arange(events.num_events) - events.offsets[owner]
+        return owner * self.blocks + place * self.blocks // events.lengths[owner]
+
+    def weights(self, events: EventSequences, unit: np.ndarray, kinds: int) -> Iterator[tuple[slice, np.ndarray]]:
+        """Parts of events of units `unit` (M,), rising, and how often each unit in them counts, once and in the draws,
+        (1 + D, U): so few units at a time that their matrices fit into memory."""
+        size = max(1, _CELLS_AT_ONCE // kinds**2)
+        for begin in range(int(unit[0]), int(unit[-1]) + 1, size) if len(unit) else ():
+            part = slice(*np.searchsorted(unit, [begin, begin + size]).tolist())
+            if part.start == part.stop:
+                continue
+            numbers = range(int(unit[part][0]), int(unit[part][-1]) + 1)
+            names = (f"{events.seq_ids[one // self.blocks]}/{one % self.blocks}" for one in numbers)
+            drawn = [np.random.default_rng([self.seed, zlib.crc32(name.encode())]) for name in names]
+            poisson = np.array([one.poisson(1.0, self.draws) for one in drawn], dtype=float)
+            yield part, np.vstack([np.ones(len(numbers)), poisson.T])
 
 
-def _inside(units: np.ndarray, begin: int, end: int) -> slice:
-    return slice(*np.searchsorted(units, [begin, end]).tolist())
-
-
-def _weights(names: list[str], draws: int, seed: int) -> np.ndarray:
-    """How often each unit counts, (1 + D, U): once, then a Poisson number in each draw."""
-    drawn = [np.random.default_rng([seed, zlib.crc32(name.encode())]).poisson(1.0, draws) for name in names]
-    return np.concatenate([np.ones((1, len(names))), np.array(drawn, dtype=float).T.reshape(draws, len(names))])
-
-
-def _near(marks: np.ndarray, effects: np.ndarray, first: np.ndarray, places: np.ndarray, kinds: int) -> np.ndarray:
-    """(C, C): how many events of the effect's kind have one of the cause's kind among those from `first` on."""
+def _near(events: EventSequences, places: np.ndarray, first: np.ndarray, nearby: float) -> np.ndarray:
+    """(C, C): how many events of the effect's kind at `places` have one of the cause's kind between `first` and them,
+    no longer than `nearby` ago."""
     first = np.maximum(first, places - _LONGEST_LIFT)
-    before = runs(first, places - first)
-    window = np.repeat(np.arange(len(places)), places - first)
-    present = np.zeros((len(places), kinds), dtype=bool)
-    present[window, marks[before]] = True
-    return np.stack([present[effects == kind].sum(0) for kind in range(kinds)], axis=1)
+    before, window = runs(first, places - first), np.repeat(np.arange(len(places)), places - first)
+    recent = events.times[places[window]] - events.times[before] <= nearby
+    present = np.zeros((len(places), events.num_marks), dtype=bool)
+    present[window[recent], events.marks[before[recent]]] = True
+    effects = events.marks[places]
+    return np.stack([present[effects == kind].sum(0) for kind in range(events.num_marks)], axis=1)
 
 
 def influence(
@@ -148,12 +164,16 @@ def influence(
     """As `EHDDistiller.influence`."""
     mtpp = getattr(explainer.mtpp, "members", [explainer.mtpp])[0]
     config: Any = mtpp.config
-    sums, blocks = Sums.zeros(config.num_marks, draws), 0
+    sums, how, nearby = Sums.zeros(config.num_marks, draws), None, np.inf
     for events in pieces(explainer, source, columns or {}):
-        blocks = blocks or -(-_FEWEST_UNITS // len(events))
-        sums.add(sum_causes(mtpp, events, history, draws=draws, seed=seed, blocks=blocks))
+        if how is None:
+            how = Bootstrap(draws, seed, -(-_FEWEST_UNITS // len(events)))
+            intervals = events.intervals()
+            nearby = float(np.median(intervals[intervals > 0])) if (intervals > 0).any() else np.inf
+        sums.add(sum_causes(mtpp, events, history, how, nearby=nearby))
     kinds, context = tuple(config.id2label[mark] for mark in range(config.num_marks)), config.context_marks or ()
     predicted = np.flatnonzero([name not in context for name in kinds])
+    blocks = 1 if how is None else how.blocks
     return Influence(kinds, predicted, sums, blocks, float(mtpp.mean_interval), config.time_unit)
 
 
@@ -207,10 +227,10 @@ class Influence:
 
     @property
     def lift(self) -> np.ndarray:
-        """(C, M): how much likelier the cause's kind is among the events before the effect than before any event. A
-        count that knows no model; it stands beside every influence."""
+        """(C, M): how much likelier the cause's kind is within the median interval before the effect than before any
+        predicted event. A count that knows no model; it stands beside every influence."""
         near = self.sums.near
-        everywhere = _divided(near.sum(1), self.count.sum())
+        everywhere = _divided(near.sum(1), self.count[self.predicted].sum())
         return _divided(_divided(near, self.count), everywhere[:, None])[:, self.predicted]
 
     @cached_property

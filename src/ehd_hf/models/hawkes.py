@@ -18,7 +18,7 @@ Shapes: S scales, N shapes, C marks; a state is (S, N, C), flattened to D.
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -48,12 +48,14 @@ _FIRST_SHARE = 0.01
 @strict
 class HawkesConfig(MTPPConfig):
     """Config of `HawkesModel`: number of time scales, and of Erlang shapes (1, 2, ...) on each. There are
-    num_scales * num_shapes * num_marks^2 parameters: made for up to some hundred marks."""
+    num_scales * num_shapes * num_marks^2 parameters: made for up to some hundred marks. `sparsity` is what every
+    expected child, of all pairs of marks, costs in training: fewer pairs then have influence by chance."""
 
     model_type = "hawkes"
 
     num_scales: int = 6
     num_shapes: int = 6
+    sparsity: float = 0.0
 
 
 class HawkesModel(MTPPModel):
@@ -128,6 +130,12 @@ class HawkesModel(MTPPModel):
         added = added * earlier
         whole = (self.rates[marks] + added.sum(2)).masked_fill(self.is_context(marks), 1.0)
         return added / whole[..., None]
+
+    def forward(self, *args: Any, **kwargs: Any) -> MTPPOutput:
+        output = super().forward(*args, **kwargs)
+        if self.training and self.config.sparsity:
+            output.loss = output.loss + self.config.sparsity * self.branching.sum()
+        return output
 
     # --- the contract
 

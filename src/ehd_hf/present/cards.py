@@ -95,6 +95,7 @@ def model_card(
         num_parameters=f"{model.num_parameters():,}",
         num_marks=f"{len(labels):,}",
         marks=", ".join(shown),
+        context=", ".join(map(plain_markdown, process.context_marks or ())),
         pairs=", ".join(f"({0.5 * i}, {json.dumps(labels[i % len(labels)])})" for i in range(4)),
         time_unit=plain_markdown(process.time_unit or "the unit of the data"),
         hyperparameters=_hyperparameters(config, training),
