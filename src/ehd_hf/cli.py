@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .data.sequences import EventSequences
     from .explain.explainer import EHDDistiller
     from .explain.explanation import Explanation
+    from .explain.units import Work
     from .training.recipe import Verdict
 
 DONE, ANSWER_IS_NO, BAD_INPUT, SYSTEM_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -74,6 +75,10 @@ MAX_EVENTS: Any = typer.Option(10_000_000, min=1, metavar="N", help=_AT_MOST)
 THREADS: Any = typer.Option(0, min=0, metavar="N", help="CPU threads; 0: all, or what OMP_NUM_THREADS says.")
 FUTURE = _option("How many last events to explain; by default as trained.", "N")
 HISTORY = _option("How many events before them to look at, or all; by default as trained.", "N|all")
+WORKERS = _option("With a folder as --out: so many processes, or workers of a cluster.", "N", min=1)
+ENGINE: Any = typer.Option("local", metavar="local|ray", help="With a folder as --out: what runs them.")
+ADDRESS = _option("Of a Ray cluster, or auto; by default Ray starts on this machine.", "HOST:PORT")
+MEMORY: Any = typer.Option("1GB", metavar="SIZE", help="Rows in any order are sorted on disk beyond that.")
 AS_JSON = _flag("Print JSON, for programs.", "--json")
 
 
@@ -461,6 +466,10 @@ def explain(
     sequence_column: str | None = SEQUENCE,
     time_format: str | None = TIME_FORMAT,
     threads: int = THREADS,
+    workers: int | None = WORKERS,
+    engine: str = ENGINE,
+    address: str | None = ADDRESS,
+    memory: str = MEMORY,
     json: bool = AS_JSON,
 ) -> int:
     """Which past events explain the last ones?
@@ -493,7 +502,9 @@ def explain(
     if all_sequences:
         source = _windows_of(events, pair, split)
         explainer = _open_model(model, threads)
-        return _explain_many(explainer, source, out, json, windows=windows, scores=scores, columns=columns, **question)
+        question |= {"windows": windows, "scores": scores, "columns": columns}
+        work = _work(engine, workers, address, memory)
+        return _explain_many(explainer, source, out, json, work=work, **question)
     explainer, read = _open_both(model, events, threads, **columns)
     chosen = read.events.select([_position(read.events, sequence)])
     answer: Any = explainer.explain(chosen, **question, event=_event(event), intensities=figure is not None)
@@ -529,6 +540,22 @@ def _windows_of(events: Path, pair: str | None, split: str | None) -> Any:
     import datasets
 
     return datasets.load_dataset(str(events), pair, split=split)
+
+
+def _work(engine: Any, workers: int | None, address: str | None, memory: str) -> Work:
+    from .explain.units import Work
+
+    return Work(engine=engine, workers=workers, address=address, memory=memory)
+
+
+def _show_failed(failed: list[str]) -> None:
+    for reason in failed[:EVENTS_SHOWN]:
+        _say(f"given up: {reason}", stderr=True)
+    if failed:
+        _say(
+            f"{len(failed):,} parts were given up; what was finished is kept. Repeat the command to try again.",
+            stderr=True,
+        )
 
 
 def _event(asked: str | None) -> Any:
@@ -584,6 +611,7 @@ def _explain_many(explainer: EHDDistiller, source: Any, out: Path | None, json: 
             _say(f"interrupted; {kept}.", stderr=True)
             return INTERRUPTED
         _show_notes(done.notes, stderr=True)
+        _show_failed(done.failed)
         if out is None:
             _show_answers(file, json)
     where = "" if out is None else f" Answers{'' if done.finished else ' so far'}: {out}"
@@ -596,6 +624,8 @@ def _explain_many(explainer: EHDDistiller, source: Any, out: Path | None, json: 
             f"past explains nothing, in {done.infeasible:,} no set meets the target; {done.too_short:,} sequences are "
             f"too short.{where}"
         )
+    if done.failed:
+        return BAD_INPUT
     return DONE if done.explained else ANSWER_IS_NO
 
 
@@ -726,6 +756,10 @@ def trace(
     sequence_column: str | None = SEQUENCE,
     time_format: str | None = TIME_FORMAT,
     threads: int = THREADS,
+    workers: int | None = WORKERS,
+    engine: str = ENGINE,
+    address: str | None = ADDRESS,
+    memory: str = MEMORY,
     json: bool = AS_JSON,
 ) -> int:
     """Which event caused which, in a whole log?
@@ -749,13 +783,14 @@ def trace(
 
     explainer = _open_model(model, threads)
     asked: dict[str, Any] = {"history": _history(history), "at_least": at_least, "columns": columns}
-    done = trace_many(explainer, events, out, **asked)
+    done = trace_many(explainer, events, out, **asked, work=_work(engine, workers, address, memory))
     _show_notes(done.notes, stderr=True)
+    _show_failed(done.failed)
     if json:
         _print_json({**vars(done), "out": str(out)})
     else:
         _say(f"{done.causes:,} probable causes of {done.events:,} events: {out}")
-    return DONE
+    return BAD_INPUT if done.failed else DONE
 
 
 def _write_trace(found: Any, out: Path) -> None:
