@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
@@ -109,44 +110,42 @@ def by_sequence(
     tables: Iterable[pa.Table], column: str, memory: int, scratch: Path, notes: list[str], progress: bool | None = None
 ) -> Iterator[pa.Table]:
     """The same rows sorted by sequence and line, in tables that end where a sequence ends. Rows without a sequence are
-    left out, and the notes say so. More than a quarter of `memory` (bytes) is sorted on disk, in the folder
+    left out, and the notes say so. More than an eighth of `memory` (bytes) is sorted on disk, in the folder
     `scratch`."""
-    held, rows = list[pa.Table](), _Named(tables, column, notes)
-    quiet = None if progress is None else not progress
-    with tqdm(rows, desc="sorting", unit=" tables", disable=quiet) as named:
-        stream = iter(named)
-        for table in stream:
+    held = deque[pa.Table]()
+    with tqdm(
+        desc="sorting", unit=" rows", unit_scale=True, disable=None if progress is None else not progress
+    ) as bar:
+        named = _named(tables, column, notes, bar)
+        for table in named:
             held.append(table)
-            if sum(table.nbytes for table in held) > memory // 4:
-                sorted_tables = _by_duckdb(chain(held, stream), column, max(memory // 2, _LEAST_FOR_DUCKDB), scratch)
+            if sum(table.nbytes for table in held) > memory // 8:
+                first = (held.popleft() for _ in range(len(held)))
+                whole = _by_duckdb(chain(first, named), column, max(memory // 2, _LEAST_FOR_DUCKDB), scratch)
                 break
         else:
             table = pa.concat_tables(held)
-            sorted_tables = iter([table.take(pc.sort_indices(table, sort_keys=[(column, "ascending")]))])  # is stable
-        yield from whole_sequences(sorted_tables, column)
+            whole = iter([table.take(pc.sort_indices(table, sort_keys=[(column, "ascending")]))])  # is stable
+        yield from whole_sequences(whole, column)
 
 
-class _Named:
+def _named(tables: Iterable[pa.Table], column: str, notes: list[str], bar: Any) -> Iterator[pa.Table]:
     """Tables without the rows that have no sequence; names without blanks around them."""
-
-    def __init__(self, tables: Iterable[pa.Table], column: str, notes: list[str]) -> None:
-        self.tables, self.column, self.notes = tables, column, notes
-
-    def __iter__(self) -> Iterator[pa.Table]:
-        total = missing = 0
-        for table in self.tables:
-            names = plain(table[self.column])
-            if is_text(names.type):
-                names = pc.utf8_trim_whitespace(names)
-                names = pc.if_else(pc.equal(names, ""), pa.scalar(None, names.type), names)
-            is_there = pc.invert(pc.is_null(names, nan_is_null=True))
-            total, missing = total + table.num_rows, missing + pc.sum(pc.invert(is_there)).as_py()
-            yield table.set_column(table.column_names.index(self.column), self.column, names).filter(is_there)
-        if missing > MISSING_SHARE * total:
-            got = f"{missing:,} of {total:,} rows lack a value, most in the sequence column {self.column!r}"
-            raise ValueError(f"{got}; up to {MISSING_SHARE:.0%} are left out. Check that it is the right column.")
-        if missing:
-            self.notes.append(f"{missing:,} of {total:,} rows lack a sequence: left out.")
+    total = missing = 0
+    for table in tables:
+        names = plain(table[column])
+        if is_text(names.type):
+            names = pc.utf8_trim_whitespace(names)
+            names = pc.if_else(pc.equal(names, ""), pa.scalar(None, names.type), names)
+        is_there = pc.invert(pc.is_null(names, nan_is_null=True))
+        total, missing = total + table.num_rows, missing + table.num_rows - is_there.true_count
+        bar.update(table.num_rows)
+        yield table.set_column(table.column_names.index(column), column, names).filter(is_there)
+    if missing > MISSING_SHARE * total:
+        got = f"{missing:,} of {total:,} rows lack a value, most in the sequence column {column!r}"
+        raise ValueError(f"{got}; up to {MISSING_SHARE:.0%} are left out. Check that it is the right column.")
+    if missing:
+        notes.append(f"{missing:,} of {total:,} rows lack a sequence: left out.")
 
 
 def _by_duckdb(tables: Iterator[pa.Table], column: str, memory: int, scratch: Path) -> Iterator[pa.Table]:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import sleep
@@ -171,7 +172,7 @@ class _Task:
 
     job: _Job
     cut: _Cut
-    files: list[str]
+    files: list[Path]
     schema: pa.Schema
     out: Path
     request: dict[str, Any]
@@ -232,114 +233,99 @@ def _carry_out(job: _Job, cut: _Cut, source: Any, request: dict[str, Any], out: 
         raise ValueError(f"several processes write to a folder; got {out}. Name one without an ending.")
     with TemporaryDirectory() as scratch, _appending(out) as append:
         plan = _plan(cut, source, Path(scratch))
-        task = _Task(job, cut, plan.pop("files"), _schema(job.columns, plan), out, request)
-        counts = Counter[str]()
+        files = [Path(scratch) / _SEQUENCES] if plan["sequences"] else data_files(Path(source))
+        task, counts = _Task(job, cut, files, _schema(job.columns, plan), out, request), list[Counter[str] | None]()
         with _bar(job.name, plan, work) as bar:
             for unit in map(_Unit._make, plan["units"]):
                 append(table := task.table(unit))
-                counts += job.count_rows(table)
+                counts.append(job.count_rows(table))
                 bar.update(unit.windows)
-    return _result(job, plan, counts, finished=True)
+    return _result(job, plan, counts, [])
 
 
 def _into_folder(job: _Job, cut: _Cut, source: Any, request: dict[str, Any], out: Path) -> Any:
-    work, is_new = cut.work, not out.exists()
+    is_new, rank = not out.exists(), cut.work.rank
     names = {file.name for file in out.iterdir() if file.name[0] != "."} if out.is_dir() else set()
     if (names - {_SEQUENCES} and _REQUEST not in names) or not (is_new or out.is_dir()):
         raise ValueError(f"{out} holds something else; expected a new folder. Choose another.")
     make_folder(out)
     try:
-        with locked(out / f".rank-{work.rank}"):
-            with _waiting_for(out / _PLANNING):  # the processes of several ranks need one plan
-                task, plan = _settle(job, cut, source, request, out)
-            return _run(task, plan, work)
-    except BaseException:
-        if not (out / _REQUEST).exists():  # it was refused: nothing is left
-            _clear(out)
-            if is_new and not any(out.iterdir()):
+        with locked(out / f".rank-{rank}"):
+            try:
+                with _waiting_for(out / _PLANNING):  # the processes of several ranks need one plan
+                    plan = _settle(cut, source, request, out)
+                files = [out / _SEQUENCES] if plan["sequences"] else data_files(Path(source))
+                return _run(_Task(job, cut, files, _schema(job.columns, plan), out, request), plan, source)
+            except BaseException as error:
+                is_refused = isinstance(error, ValueError) and cut.work.world_size == 1
+                if not (out / _REQUEST).exists() or (is_refused and not any(out.glob("part-*.parquet"))):
+                    _clear(out, _REQUEST)
+                raise
+    finally:
+        if is_new:
+            with suppress(OSError):  # it is not empty
                 out.rmdir()
-        raise
 
 
-def _settle(job: _Job, cut: _Cut, source: Any, request: dict[str, Any], out: Path) -> tuple[_Task, dict[str, Any]]:
+def _settle(cut: _Cut, source: Any, request: dict[str, Any], out: Path) -> dict[str, Any]:
     """Make the folder one of this request, or refuse it; its plan, which is made if it is not there."""
     before: dict[str, Any] = read_json(out / _REQUEST) if (out / _REQUEST).exists() else {}
-    seen = _identity(source, cut.head, before.get("source", ()))
+    plan, seen = before.pop("plan", None), _identity(source, cut.head, before.get("source", ()))
     request["source"] = _unchanging(seen)
-    if before and any(out.glob("part-*.parquet")):
-        of_before = {name: value for name, value in before.items() if name != "plan"}
-        of_before["source"] = _unchanging(before["source"])
-        for name in sorted(of_before.keys() | request.keys()):
-            if of_before.get(name) != request.get(name):
-                asked = f"expected {name} {of_before.get(name)!r}, got {request.get(name)!r}"
-                raise ValueError(
-                    f"{out} holds answers to another request: {asked}. Choose another folder, or remove it."
-                )
-    else:
-        before = {}
-
-    def task_of(plan: dict[str, Any]) -> _Task:
-        files = [str(out / _SEQUENCES)] if plan["sequences"] else [str(file) for file in data_files(Path(source))]
-        return _Task(job, cut, files, _schema(job.columns, plan), out, request)
-
-    if plan := before.get("plan"):
-        kept, task = plan["sequences"], task_of(plan)
-        has_rows = kept is None or ((out / _SEQUENCES).exists() and identity(out / _SEQUENCES, [kept])[3] == kept[3])
-        if has_rows or not _missing(task, plan):
-            return task, plan
-    plan = _plan(cut, source, out)
-    del plan["files"]
-    write_json(out / _REQUEST, request | {"source": seen, "plan": plan})
-    return task_of(plan), plan
+    if before:
+        before["source"] = _unchanging(before["source"])
+    differ = [name for name in sorted(before.keys() | request.keys()) if before.get(name) != request.get(name)]
+    if differ and any(out.glob("part-*.parquet")):
+        asked = f"expected {differ[0]} {before.get(differ[0])!r}, got {request.get(differ[0])!r}"
+        raise ValueError(f"{out} holds answers to another request: {asked}. Choose another folder, or remove it.")
+    if differ or plan is None:
+        plan = _plan(cut, source, out)
+        write_json(out / _REQUEST, request | {"source": seen, "plan": plan})
+    return plan
 
 
-def _missing(task: _Task, plan: dict[str, Any]) -> list[_Unit]:
-    return [unit for unit in map(_Unit._make, plan["units"]) if task.counts_of(unit) is None]
-
-
-def _run(task: _Task, plan: dict[str, Any], work: Work) -> Any:
-    out, units = task.out, [_Unit._make(unit) for unit in plan["units"]]
-    counts = {unit.number: task.counts_of(unit) for unit in units}
-    mine = [unit for unit in units if counts[unit.number] is None and unit.number % work.world_size == work.rank]
-    failed: dict[int, str] = {}
+def _run(task: _Task, plan: dict[str, Any], source: Any) -> Any:
+    out, work, units = task.out, task.cut.work, [_Unit._make(unit) for unit in plan["units"]]
+    counts = {unit: task.counts_of(unit) for unit in units}
+    mine = [unit for unit in units if counts[unit] is None and unit.number % work.world_size == work.rank]
+    if mine and plan["sequences"] and _copy_of(out) != plan["sequences"]:  # the folder was done, or it is damaged
+        _sorted(task.cut, source, out, [])
+    failed: dict[_Unit, str] = {}
     with _bar(task.job.name, plan, work) as bar:
-        bar.update(sum(unit.windows for unit in units if counts[unit.number] is not None))
+        bar.update(sum(unit.windows for unit in units if counts[unit] is not None))
         for unit, result in run_units(task, mine, work):
             if isinstance(result, Failed):
-                failed[unit.number] = f"part {unit.number}: {result.reason}"
+                failed[unit] = f"part {unit.number}: {result.reason}"
             else:
-                counts[unit.number] = result
+                counts[unit] = result
             bar.update(unit.windows)
-    for unit in units:  # the other processes may have written theirs in the meantime
-        if counts[unit.number] is None and unit not in mine:
-            counts[unit.number] = task.counts_of(unit)
-    finished, reasons = None not in counts.values(), [failed[number] for number in sorted(failed)]
+    for unit in set(units).difference(mine):  # the other processes may have written theirs in the meantime
+        counts[unit] = counts[unit] or task.counts_of(unit)
+    reasons = [failed[unit] for unit in units if unit in failed]
+    if reasons and not any(counts.values()):
+        raise ValueError(f"no part could be computed; {reasons[0]}")
+    total = _result(task.job, plan, list(counts.values()), reasons)
     if reasons:
         write_json(out / _FAILED, {"failed": reasons})
-        if not any(counts.values()):
-            raise ValueError(f"no part could be computed; {reasons[0]}")
-    total = _result(task.job, plan, sum(filter(None, counts.values()), Counter()), finished=finished, failed=reasons)
-    if finished:
+    elif total.finished:
         _clear(out)
         with suppress(OneWriter):  # another process writes the same
             write_json(out / _DONE, asdict(total))
     return total
 
 
-def _result(job: _Job, plan: dict[str, Any], counts: Counter[str], **known: Any) -> Any:
-    known |= {name: plan[name] for name in ("too_short", "notes")}
-    known |= {"mean_size": counts["sizes"] / counts["explained"] if counts["explained"] else None}
-    kept = (field.name for field in fields(job.result))
-    return job.result(
-        **{name: known[name] if name in known else counts[name] for name in kept if name != "failed"},
-        failed=known.get("failed", []),
-    )
+def _result(job: _Job, plan: dict[str, Any], counts: list[Counter[str] | None], failed: list[str]) -> Any:
+    whole = sum(filter(None, counts), Counter[str]())
+    known: dict[str, Any] = {name: plan[name] for name in ("too_short", "notes")}
+    known |= {"mean_size": whole["sizes"] / whole["explained"] if whole["explained"] else None}
+    known |= {"finished": None not in counts, "failed": failed}
+    return job.result(**{one.name: known.get(one.name, whole[one.name]) for one in fields(job.result)})
 
 
-def _clear(out: Path) -> None:
+def _clear(out: Path, *more: str) -> None:
     """Remove what is not needed when a folder is done, or was refused."""
     shutil.rmtree(out / _SORTING, ignore_errors=True)
-    for left in (out / _SEQUENCES, out / _FAILED, *out.glob(".part-*.partial"), *out.glob(f".{_SEQUENCES}.partial")):
+    for left in (out / _SEQUENCES, out / _FAILED, *map(out.joinpath, more), *out.glob(".*.partial")):
         left.unlink(missing_ok=True)
 
 
@@ -415,14 +401,10 @@ class _Cut:
             windows = np.maximum(lengths - span + 1, 0)
         return np.maximum(windows, lengths * (self.work.rows_per_file / _EVENTS_PER_FILE))
 
-    def read(self, files: list[str], unit: _Unit) -> Windows:
-        path = Path(files[unit.file])
-        try:
-            with pq.ParquetFile(path, buffer_size=2**20) as file:
-                table = file.read_row_groups(range(unit.begin, unit.end))
-        except (OSError, pa.ArrowException) as error:
-            rows = f"row groups {unit.begin} to {unit.end - 1}, from row {unit.row:,} on"
-            raise ValueError(f"{path.name}, {rows}, cannot be read: {error}. Was it changed or damaged?") from error
+    def read(self, files: list[Path], unit: _Unit) -> Windows:
+        path = files[unit.file]
+        with _readable(path, unit.begin, unit.end), pq.ParquetFile(path, buffer_size=2**20) as file:
+            table = file.read_row_groups(range(unit.begin, unit.end))
         return self.windows(table, unit.row)[0].rows(slice(unit.skip, unit.skip + unit.windows))
 
     def windows(self, table: pa.Table, row: int) -> tuple[Windows, int, list[str]]:
@@ -465,63 +447,62 @@ class _Cut:
 
 def _plan(cut: _Cut, source: Any, folder: Path) -> dict[str, Any]:
     """The units of work, and what reading all of the source once tells of it; every row is checked. Rows that cannot
-    be shared out as they lie are sorted into a file in `folder` first."""
+    be shared out as they lie are written to a file in `folder` first, sorted by sequence."""
     notes: list[str] = []
     files = _shareable(cut, source)
-    is_copy = files is None
-    files = files or [_sorted(cut, source, folder, notes)]
-    units, row, too_short = list[_Unit](), 0, 0
-    are_numbers, time = True, "float64"
-    shows = None if cut.work.progress is None else not cut.work.progress
-    opened = [pq.ParquetFile(file, buffer_size=2**20) for file in files]
-    with tqdm(
-        total=sum(file.metadata.num_rows for file in opened), desc="checking", unit=" rows", disable=shows
-    ) as bar:
-        for number, file in enumerate(opened):
-            open_unit = [0, 0]  # windows and events of the last unit, which may take more of this file
-            for group in range(file.num_row_groups):
-                try:
-                    table = file.read_row_group(group)
-                except (OSError, pa.ArrowException) as error:
-                    place = f"{files[number]}, row group {group} from row {row:,} on"
-                    raise ValueError(f"{place}, cannot be read: {error}. Was it written completely?") from error
-                windows, missed, said = cut.windows(table, row)
-                too_short, notes = too_short + missed, list(dict.fromkeys([*notes, *said]))
-                lengths = windows.spans.lengths
-                are_numbers = are_numbers and all(isinstance(name, int) for name in windows.names)
-                time = "timestamp[us]" if windows.shown.dtype.kind == "M" else time
-                sizes = [len(lengths), int(lengths.sum())]
-                if open_unit[0] and _fits(cut, [one + more for one, more in zip(open_unit, sizes, strict=True)]):
-                    units[-1] = units[-1]._replace(end=group + 1, windows=units[-1].windows + sizes[0])
-                    open_unit = [one + more for one, more in zip(open_unit, sizes, strict=True)]
-                else:
-                    for skip, count in _shares(cut, lengths):
-                        units.append(_Unit(len(units), number, group, group + 1, row, skip, count))
-                    open_unit = sizes if _fits(cut, sizes) else [0, 0]
-                row += table.num_rows
-                bar.update(table.num_rows)
-            file.close()
+    copy = None if files else _sorted(cut, source, folder, notes)
+    units, row, too_short, are_numbers, time = list[_Unit](), 0, 0, True, "float64"
+    for number, path in enumerate(files or [folder / _SEQUENCES]):
+        last = np.zeros(2)  # windows and events of the last unit, which may take more of this file
+        for group, table in enumerate(_row_groups(path, cut.work)):
+            windows, missed, more = cut.windows(table, row)
+            too_short, notes = too_short + missed, list(dict.fromkeys([*notes, *more]))
+            are_numbers = are_numbers and all(isinstance(name, int) for name in windows.names)
+            time = "timestamp[us]" if windows.shown.dtype.kind == "M" else time
+            lengths = windows.spans.lengths
+            sizes, limits = np.array([len(lengths), lengths.sum()]), [cut.work.rows_per_file, _EVENTS_PER_FILE]
+            if last[0] and (last + sizes <= limits).all():
+                units[-1] = units[-1]._replace(end=group + 1, windows=units[-1].windows + len(lengths))
+                last = last + sizes
+            else:
+                shares = _shares(lengths, *limits)
+                units += [_Unit(len(units) + at, number, group, group + 1, row, *one) for at, one in enumerate(shares)]
+                last = sizes if len(shares) == 1 else np.zeros(2)
+            row += table.num_rows
     if not units:
         got = f"none of {too_short:,} sequences is long enough"
         needed = f"{cut.history if cut.how == 'slides' else 'at least 1'} + {cut.future}"
         raise ValueError(f"{got}: a window has {needed} events. Ask for fewer.")
-    seen = {"too_short": too_short, "notes": notes, "are_numbers": are_numbers, "time": time}
-    copy = identity(files[0]) if is_copy else None
-    return seen | {"sequences": copy, "units": [list(unit) for unit in units], "files": [str(file) for file in files]}
+    found = {"too_short": too_short, "notes": notes, "are_numbers": are_numbers, "time": time}
+    return found | {"sequences": copy, "units": [list(unit) for unit in units]}
 
 
-def _fits(cut: _Cut, sizes: list[int]) -> bool:
-    return sizes[0] <= cut.work.rows_per_file and sizes[1] <= _EVENTS_PER_FILE
+def _row_groups(path: Path, work: Work) -> Iterator[pa.Table]:
+    quiet = None if work.progress is None else not work.progress
+    with pq.ParquetFile(path, buffer_size=2**20) as file:
+        for group in tqdm(range(file.num_row_groups), f"checking {path.name}", unit=" row groups", disable=quiet):
+            with _readable(path, group, group + 1):
+                table = file.read_row_group(group)
+            yield table
 
 
-def _shares(cut: _Cut, lengths: np.ndarray) -> Iterator[tuple[int, int]]:
+@contextmanager
+def _readable(path: Path, begin: int, end: int) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        place = f"{path.name}, row groups {begin} to {end - 1},"
+        raise ValueError(f"{place} cannot be read: {error}. Was it written completely, or changed since?") from error
+
+
+def _shares(lengths: np.ndarray, most: int, most_events: int) -> list[tuple[int, int]]:
     """Where the units of windows of these lengths begin, and how many windows they have."""
-    until, begin = np.cumsum(lengths), 0
-    while begin < len(lengths):
-        events = until[begin] - lengths[begin] + _EVENTS_PER_FILE
-        end = min(int(np.searchsorted(until, events, side="right")), begin + cut.work.rows_per_file)
-        yield begin, max(end, begin + 1) - begin
-        begin = max(end, begin + 1)
+    until, begins = np.cumsum(lengths), [0]
+    while begins[-1] < len(lengths):
+        begin = begins[-1]
+        end = int(np.searchsorted(until, until[begin] - lengths[begin] + most_events, side="right"))
+        begins.append(max(min(end, begin + most), begin + 1))
+    return [(begin, end - begin) for begin, end in pairwise(begins)]
 
 
 def _shareable(cut: _Cut, source: Any) -> list[Path] | None:
@@ -532,10 +513,8 @@ def _shareable(cut: _Cut, source: Any) -> list[Path] | None:
     if any(file.suffix != ".parquet" for file in files):
         return None
     for path in files:
-        try:
+        with _readable(path, 0, 1):
             metadata = pq.read_metadata(path)
-        except (OSError, pa.ArrowException) as error:
-            raise ValueError(f"{path} cannot be read as Parquet: {error}. Was it written completely?") from error
         for group in map(metadata.row_group, range(metadata.num_row_groups)):
             values = max(group.column(index).num_values for index in range(group.num_columns))
             mean = np.full(group.num_rows, values / max(group.num_rows, 1))
@@ -544,8 +523,8 @@ def _shareable(cut: _Cut, source: Any) -> list[Path] | None:
     return files
 
 
-def _sorted(cut: _Cut, source: Any, folder: Path, notes: list[str]) -> Path:
-    """A file of the source's rows; of rows that are events, those of a sequence stand together."""
+def _sorted(cut: _Cut, source: Any, folder: Path, notes: list[str]) -> str:
+    """Write the source's rows to a file; of rows that are events, those of a sequence stand together. Its digest."""
     roles = {role: name for role, name in cut.columns.items() if role != "time_format" and name is not None}
     is_json = isinstance(source, str | Path) and data_files(Path(source))[0].suffix in (".jsonl", ".json")
     times: list[str] = [roles["time"]] if cut.are_events else cut.lists
@@ -556,9 +535,12 @@ def _sorted(cut: _Cut, source: Any, folder: Path, notes: list[str]) -> Path:
         tables = by_sequence(tables, sequence, memory, folder / _SORTING, notes, cut.work.progress)
     elif cut.are_events:
         tables = iter([pa.concat_tables(tables)])  # one sequence
-    path = folder / _SEQUENCES
-    write_groups(tables, path, cut.work.rows_per_file, cut.weights, sequence, cut.lists)
-    return path
+    write_groups(tables, folder / _SEQUENCES, cut.work.rows_per_file, cut.weights, sequence, cut.lists)
+    return _copy_of(folder)
+
+
+def _copy_of(folder: Path) -> str:
+    return digest(folder / _SEQUENCES) if (folder / _SEQUENCES).exists() else ""
 
 
 # --- tables

@@ -49,8 +49,8 @@ class Work:
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank must lie in [0, {self.world_size}); got {self.rank}. Leave both to torchrun.")
         for name in ("rows_per_file", "workers"):
-            if (getattr(self, name) or 1) < 1 or self.rows_per_file < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}. Leave it to its default.")
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise ValueError(f"{name} must be at least 1; got {number}. Leave it to its default.")
         if self.engine not in ("local", "ray"):
             raise ValueError(f"the engine must be local or ray; got {self.engine!r}.")
         if self.address is not None and self.engine != "ray":
