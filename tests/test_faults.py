@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 import yaml
 
 from ehd_hf.data.synthetic import example_log
@@ -227,3 +230,54 @@ def test_two_trainings_into_one_folder_are_refused_and_the_first_goes_on(tmp_pat
                 trainer(tmp_path / "run").train(resume=resume)
     trainer(tmp_path / "run").train(resume=True)
     assert (tmp_path / "run" / "log.jsonl").read_bytes() == (tmp_path / "whole" / "log.jsonl").read_bytes()
+
+
+# --- several nodes
+
+
+def nodes_of(folder, out, resume=False):
+    """Two nodes of one process each, on loopback; each is a process group of its own, as a machine would be."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    meeting = ["--nnodes", "2", "--nproc_per_node", "1", "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint]
+    train = [SCRIPTS / "train.py", "--config", folder / "run.yaml", "--training.out", out, *["--resume"] * resume]
+    command = [sys.executable, "-m", "torch.distributed.run", *meeting, *train]
+    options = {
+        "env": ENVIRONMENT,
+        "start_new_session": True,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
+    return [subprocess.Popen([*map(str, command)], **options) for _ in range(2)]
+
+
+def end(node):
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError):
+            if int((process / "stat").read_text().rpartition(")")[2].split()[3]) == node.pid:  # of its session
+                os.kill(int(process.name), signal.SIGKILL)
+    node.wait()
+
+
+@pytest.mark.slow
+def test_a_training_on_two_nodes_that_loses_one_goes_on_to_the_bit(tmp_path):
+    training = {**TINY["training"], "steps": 400, "save_every": 20, "eval_every": 100}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({**TINY, "training": training}))
+    whole, broken, alone = (tmp_path / name for name in ("whole", "broken", "alone"))
+    assert [node.wait(300) for node in nodes_of(tmp_path, whole)] == [0, 0]
+    nodes = nodes_of(tmp_path, broken)
+    while not any(broken.glob("checkpoints/step-*[0-9]")):
+        assert all(node.poll() is None for node in nodes)
+        time.sleep(0.02)
+    for node in reversed(nodes):  # one is lost without warning; then who is in charge ends the other
+        end(node)
+    assert not (broken / "training.json").exists()
+    assert [node.wait(300) for node in nodes_of(tmp_path, broken, resume=True)] == [0, 0]
+    for name in ("config.json", "log.jsonl", "model.safetensors"):
+        assert (broken / name).read_bytes() == (whole / name).read_bytes(), name
+    # One process draws the same batches: equal up to the order of a sum.
+    train(tmp_path, {**TINY, "training": training}, "alone")
+    one, two = (safetensors.torch.load_file(folder / "model.safetensors") for folder in (alone, whole))
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=1e-3, atol=1e-4)

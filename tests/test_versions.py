@@ -8,7 +8,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-OF_USERS = ("demo",)  # extras; `dev` holds the tools of those who work on this package
+OF_USERS = ("demo", "ray", "sort")  # extras; `dev` holds the tools of those who work on this package
 
 
 def lower_bound(requirement):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .data.sequences import EventSequences
     from .explain.explainer import EHDDistiller
     from .explain.explanation import Explanation
+    from .explain.units import Work
     from .training.recipe import Verdict
 
 DONE, ANSWER_IS_NO, BAD_INPUT, SYSTEM_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -381,6 +382,22 @@ class Asked:
         return explainer, read.events.select([0 if sequence is None else find_sequence(read.events, sequence)])
 
 
+@dataclass(frozen=True)
+class Shared:
+    """How the work on a folder of answers is shared."""
+
+    workers: int | None = _option("With a folder as --out: so many processes, or workers of a cluster.", "N", min=1)
+    engine: str = typer.Option("local", metavar="local|ray", help="With a folder as --out: what runs them.")
+    address: str | None = _option("Of a Ray cluster, or auto; by default Ray starts on this machine.", "HOST:PORT")
+    memory: str = typer.Option("1GB", metavar="SIZE", help="Rows in any order are sorted on disk beyond that.")
+
+    @property
+    def work(self) -> Work:
+        from .explain.units import Work
+
+        return Work(**vars(self))
+
+
 # --- commands
 
 
@@ -576,6 +593,7 @@ def _judge(rows: list[dict[str, Any]], json: bool, **about: Any) -> Verdict:
 )
 def explain(
     asked: Asked,
+    shared: Shared,
     sequence: str | None = _option("Which sequence to explain.", "ID"),
     all_sequences: bool = _flag("Explain the end of every sequence.", "--all"),
     out: Path | None = _option("For --all: a file (.parquet, .jsonl, .csv), or a folder for data larger than memory."),
@@ -628,7 +646,7 @@ def explain(
     if all_sequences:
         source = _windows_of(asked.events, pair, split)
         explainer = asked.open_for_parts()
-        options: dict[str, Any] = {"windows": windows, "scores": scores, "columns": asked.columns}
+        options: dict[str, Any] = {"windows": windows, "scores": scores, "columns": asked.columns, "work": shared.work}
         return _explain_many(explainer, source, out, json, **options, **question)
     explainer, chosen = asked.open_one(sequence)
     answer: Any = explainer.explain(chosen, **question, event=event, intensities=figure is not None)
@@ -661,6 +679,16 @@ def _windows_of(events: Path, pair: str | None, split: str | None) -> Any:
     return datasets.load_dataset(str(events), pair, split=split)
 
 
+def _show_failed(failed: list[str]) -> None:
+    for reason in failed[:EVENTS_SHOWN]:
+        _say(f"given up: {reason}", stderr=True)
+    if failed:
+        _say(
+            f"{len(failed):,} parts were given up; what was finished is kept. Repeat the command to try again.",
+            stderr=True,
+        )
+
+
 def _show_explanation(answer: Explanation) -> None:
     frame: Any = answer.to_frame()
     rows = [
@@ -691,6 +719,7 @@ def _explain_many(explainer: EHDDistiller, source: Any, out: Path | None, json: 
             _say(f"interrupted; {kept}.", stderr=True)
             return INTERRUPTED
         _show_notes(done.notes, stderr=True)
+        _show_failed(done.failed)
         if out is None:
             _show_answers(file, json)
     where = "" if out is None else f" Answers{'' if done.finished else ' so far'}: {out}"
@@ -703,6 +732,8 @@ def _explain_many(explainer: EHDDistiller, source: Any, out: Path | None, json: 
             f"past explains nothing, in {done.infeasible:,} no set meets the target; {done.too_short:,} sequences are "
             f"too short.{where}"
         )
+    if done.failed:
+        return BAD_INPUT
     return DONE if done.explained else ANSWER_IS_NO
 
 
@@ -793,6 +824,7 @@ def what_if(
 @_command("trace model/ events.csv --out causes.parquet", "trace model/ events.csv --sequence 42 --out trace.json")
 def trace(
     asked: Asked,
+    shared: Shared,
     out: Path = typer.Option(help="File or folder of causes; of one sequence also .json (Perfetto) or .dot."),
     sequence: str | None = _option("One sequence; by default all.", "ID"),
     at_least: float = typer.Option(0.01, min=0, max=1, help="Leave out causes less probable than that."),
@@ -818,13 +850,15 @@ def trace(
     from .explain.many import trace_many
 
     explainer = asked.open_for_parts()
-    done = trace_many(explainer, asked.events, out, history=history, at_least=at_least, columns=asked.columns)
+    options: dict[str, Any] = {"history": history, "at_least": at_least, "columns": asked.columns}
+    done = trace_many(explainer, asked.events, out, **options, work=shared.work)
     _show_notes(done.notes, stderr=True)
+    _show_failed(done.failed)
     if json:
         _print_json({**vars(done), "out": str(out)})
     else:
         _say(f"{done.causes:,} probable causes of {done.events:,} events: {out}")
-    return DONE
+    return BAD_INPUT if done.failed else DONE
 
 
 @_command("influence model/ events.csv --out influence.png", "influence model/ alarms.csv --related related.csv")

@@ -49,7 +49,10 @@ class CannotWrite(OSError):
         other = "{path} could not be written ({reason}). Check the disk"
         text = next((text for numbers, text in _REFUSALS.items() if number in numbers), other)
         super().__init__(text.format(path=path, reason=reason) + ", and repeat the command; finished work is kept.")
-        self.errno = number
+        self.errno, self._given = number, (path, number, reason)
+
+    def __reduce__(self) -> Any:  # from one process to another
+        return type(self), self._given
 
 
 class OneWriter(ValueError):

@@ -61,7 +61,7 @@ def test_a_portable_config_names_the_code_beside_it_and_keeps_the_rest(model):
     assert config.pop("custom_pipelines") == {"event-history-distillation": {"impl": impl, "pt": ["AutoModel"]}}
     assert config["id2label"] == json.loads((INCIDENTS / "config.json").read_text())["id2label"]
     assert not hasattr(model.config, "auto_map")  # the model at hand is left alone
-    code = {MODELING_FILE, "fullynn.py", "gated_lstm.py", "point_process.py", "rebuild.py", "recent_marks.py"}
+    code = {MODELING_FILE, "fullynn.py", "gated_lstm.py", "point_process.py", "recent_marks.py"}
     assert set(portable_files(model.mtpp)) == {"config.json", "model.safetensors", *code}
     assert "custom_pipelines" not in json.loads(portable_files(model.mtpp)["config.json"])
 

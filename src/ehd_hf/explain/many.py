@@ -1,21 +1,24 @@
 """Any number of windows: tables in, one file or a folder of Parquet files out, all with the columns of `FIELDS`.
 
-The windows of a source are numbered as they come and computed in units of `rows_per_file`. Which windows make a unit,
-and which of them are computed together, depends on nothing else: a run that was killed goes on where it was, and any
-number of processes, each taking every n-th unit, write the same rows as one.
+A plan, made once, cuts the windows of a source into units of work: row groups of a Parquet file, which may be one that
+holds the source's rows sorted by sequence. A unit reads its own rows only, and its file of answers depends on nothing
+else: any number of processes, of one machine or of many, write the folder of one, and a run that was killed goes on.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
-import hashlib
 import json
-import os
+import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import sleep
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,21 +29,24 @@ from safetensors.torch import save
 from tqdm.auto import tqdm
 
 from .. import __version__
-from ..data.sequences import EventSequences
-from ..data.tables import data_files, is_streamed, read_tables, whole_sequences
+from ..data.sorting import alike, by_sequence, bytes_of, write_groups
+from ..data.tables import data_files, is_streamed, read_tables
 from ..data.windows import before_each, ends, slides
-from ..files import make_folder, replaced_when_done, write_text
+from ..files import OneWriter, digest, identity, locked, make_folder, read_json, replaced_when_done, write_json
 from ..models.point_process import in_double
 from ..models.question import Question
 from .explainer import WINDOW_COLUMNS, EHDDistiller
 from .explanation import AGREEMENT, FIELDS, Windows
 from .trace import find_causes
+from .units import Failed, Work, run_units
 
 EXPLANATION_FILES = (".parquet", ".jsonl", ".csv")
-ROWS_PER_FILE = 10_000
 # A unit ends before these many events too, so that long histories do not fill the memory.
 _EVENTS_PER_FILE = 2_000_000
-_REQUEST, _DONE = "_request.json", "_done.json"  # Parquet readers skip files whose names start with "_"
+# Parquet readers skip files whose names start with "_".
+_REQUEST, _DONE, _FAILED, _SEQUENCES = "_request.json", "_done.json", "_failed.json", "_sequences"
+_SORTING, _PLANNING = ".sorting", ".planning"
+_UNSEALED = "0" * 64  # stands in a file of answers where its digest will be
 
 
 @dataclass(frozen=True)
@@ -56,22 +62,7 @@ class Explained:
     files: int  # units of work that are done; in a folder, its files
     finished: bool  # whether all is written; if not, other processes have not written their files yet
     notes: list[str]  # what a person should know about how the events were read
-
-
-@dataclass(frozen=True)
-class Work:
-    """How the work is shared and shown."""
-
-    rows_per_file: int = ROWS_PER_FILE  # windows in a unit of work: what a killed process computes again at most
-    rank: int = field(default_factory=lambda: int(os.environ.get("RANK", 0)))  # as torchrun and accelerate say
-    world_size: int = field(default_factory=lambda: int(os.environ.get("WORLD_SIZE", 1)))
-    progress: bool | None = None  # by default a bar is shown by the first process, if someone looks
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank must lie in [0, {self.world_size}); got {self.rank}. Leave both to torchrun.")
-        if self.rows_per_file < 1:
-            raise ValueError(f"rows_per_file must be at least 1; got {self.rows_per_file}. Try {ROWS_PER_FILE}.")
+    failed: list[str] = field(default_factory=list)  # why units of work were given up; a repeated call tries again
 
 
 def explain_many(
@@ -96,30 +87,24 @@ def explain_many(
 
     Args:
         source: a file or a folder of files, one row per sequence or one per event; or windows as `export_windows`
-            writes them; or a `datasets.Dataset` or `IterableDataset` of such rows. If `out` is a folder, events are
-            read table by table, and those of a sequence must stand together.
+            writes them; or a `datasets.Dataset` or `IterableDataset` of such rows. Rows that are events may come in
+            any order. A folder of answers holds a sorted copy of all but Parquet files of sequences until it is done.
         out: a file (.parquet, .jsonl, .csv); or a folder, a new one or that of the same request.
         windows: explain every window of `history` and `future` events that slides over a sequence, not its end alone.
         future, history: as in `EHDDistiller.explain`; `asked` as in `EHDDistiller.question`.
         scores: also write `score`, an entry for each history event.
         columns: names of the columns sequence, time and mark, where they are not the usual ones; `time_format`.
     """
-    out, work, question = Path(out), work or Work(), explainer.question(**asked)
-    is_file = out.suffix != ""
-    if is_file and out.suffix not in EXPLANATION_FILES:
-        raise ValueError(f"answers go to a file that ends in {', '.join(EXPLANATION_FILES)}, or a folder; got {out}.")
+    work, explainer = work or Work(), aligned(explainer)
+    question = explainer.question(**asked)
     how: Literal["ends", "slides"] = "slides" if windows else "ends"
-    cut = _Cut(explainer, source, columns or {}, how, (future, history), whole=is_file)
+    cut = _Cut(explainer, source, columns or {}, how, (future, history), work)
     solver = {name: value for name, value in vars(explainer.solver).items() if isinstance(value, int | float | str)}
-    request = {"question": asdict(question), "windows": windows, "future": cut.future, "history": cut.history}
-    request |= {"scores": scores, "rows_per_file": work.rows_per_file, "columns": cut.columns, "version": __version__}
-    request |= {"solver": [type(explainer.solver).__name__, solver], "model": _model_digest(explainer)}
-    schema = functools.partial(
-        _schema, fields=FIELDS | (AGREEMENT if explainer.certifier.others else {}), scores=scores
-    )
-    table = functools.partial(_table, explainer, question)
-    job = _Job("explaining", Explained, schema, table, _count, ["status", "num_distilled"])
-    return _carry_out(job, cut, request, out, work)
+    request = {"question": asdict(question), "windows": windows, "future": cut.future, "scores": scores}
+    request |= {"solver": [type(explainer.solver).__name__, solver]}
+    columns_out = FIELDS | (AGREEMENT if explainer.certifier.others else {}) | ({"score": _SCORE} if scores else {})
+    job = _Job("explaining", Explained, columns_out, functools.partial(_table, explainer, question), _count)
+    return _carry_out(job, cut, source, request, Path(out))
 
 
 @dataclass(frozen=True)
@@ -131,6 +116,7 @@ class Traced:
     files: int
     finished: bool
     notes: list[str]
+    failed: list[str] = field(default_factory=list)
 
 
 def trace_many(
@@ -150,23 +136,12 @@ def trace_many(
     `source`, `out`, `columns`, `work` and what happens after an interruption are as in `explain_many`; `history` as in
     `EHDDistiller.why`.
     """
-    out, work = Path(out), work or Work()
-    is_file = out.suffix != ""
-    if is_file and out.suffix not in EXPLANATION_FILES:
-        raise ValueError(f"causes go to a file that ends in {', '.join(EXPLANATION_FILES)}, or a folder; got {out}.")
-    cut = _Cut(explainer, source, columns or {}, "each", (1, history), whole=is_file)
-    request: dict[str, Any] = {
-        "trace": True,
-        "at_least": at_least,
-        "history": cut.history,
-        "rows_per_file": work.rows_per_file,
-    }
-    request |= {"columns": cut.columns, "version": __version__, "model": _model_digest(explainer)}
+    explainer = aligned(explainer)
+    cut = _Cut(explainer, source, columns or {}, "each", (1, history), work or Work())
     mtpp = getattr(explainer.mtpp, "members", [explainer.mtpp])[0]
     table = functools.partial(_causes_table, mtpp, in_double(mtpp), at_least)
-    return _carry_out(
-        _Job("tracing", Traced, _causes_schema, table, _count_causes, ["cause"]), cut, request, out, work
-    )
+    job = _Job("tracing", Traced, _CAUSES, table, _count_causes)
+    return _carry_out(job, cut, source, {"trace": True, "at_least": at_least}, Path(out))
 
 
 class _Job(NamedTuple):
@@ -174,69 +149,209 @@ class _Job(NamedTuple):
 
     name: str
     result: Any
-    schema: Callable[[Windows], pa.Schema]
+    columns: Mapping[str, Any]
     table: Callable[[Windows, pa.Schema], pa.Table]
     count_rows: Callable[[pa.Table], Counter[str]]
-    counted: list[str]  # the columns that `count_rows` needs
 
-    def read_counts(self, path: Path) -> Counter[str] | None:
-        """Those of a finished file; None if it is not there or not whole."""
+
+class _Unit(NamedTuple):
+    """The windows `skip` to `skip + windows` of those that row groups `begin` to `end` of a file hold."""
+
+    number: int
+    file: int
+    begin: int
+    end: int
+    row: int  # the number of its first row in the source
+    skip: int
+    windows: int
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Computes the units of a plan; what a process of any engine needs to know."""
+
+    job: _Job
+    cut: _Cut
+    files: list[Path]
+    schema: pa.Schema
+    out: Path
+    request: dict[str, Any]
+
+    def run(self, unit: _Unit) -> Counter[str]:
+        """Write the unit's file, unless it is there, and count its rows."""
+        if (counts := self.counts_of(unit)) is None:
+            table = self.table(unit)
+            counts = self.job.count_rows(table)
+            stamp = {"request": self.request, "unit": unit.number, "counts": counts, "digest": _UNSEALED}
+            with replaced_when_done(self.path_of(unit)) as partial:
+                with open(partial, "wb") as file, pq.ParquetWriter(file, table.schema, compression="zstd") as writer:
+                    writer.write_table(table)
+                    writer.add_key_value_metadata({"ehd_hf": json.dumps(stamp)})
+                content = partial.read_bytes()
+                partial.write_bytes(_sealed(content, _UNSEALED, digest(content)))
+        return counts
+
+    def table(self, unit: _Unit) -> pa.Table:
+        windows = self.cut.read(self.files, unit)
         try:
-            return self.count_rows(pq.read_table(path, columns=self.counted))
-        except (FileNotFoundError, pa.ArrowException):
+            return self.job.table(windows, self.schema)
+        except Exception as error:
+            kind = ValueError if isinstance(error, ValueError) else RuntimeError
+            raise kind(f"sequences {windows.names[0]!r} to {windows.names[-1]!r}: {error}") from error
+
+    def path_of(self, unit: _Unit) -> Path:
+        return self.out / f"part-{unit.number:06d}.parquet"
+
+    def counts_of(self, unit: _Unit) -> Counter[str] | None:
+        """Those of a finished file; None if it is not there, not whole, or not of this unit."""
+        try:
+            content = self.path_of(unit).read_bytes()
+            stamp = json.loads(pq.read_metadata(pa.BufferReader(content)).metadata[b"ehd_hf"])
+            is_whole = digest(_sealed(content, seal := stamp["digest"], _UNSEALED)) == seal
+            is_ours = [stamp["request"], stamp["unit"]] == [self.request, unit.number]
+        except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
             return None
+        return Counter(stamp["counts"]) if is_whole and is_ours else None
 
 
-def _carry_out(job: _Job, cut: _Cut, request: dict[str, Any], out: Path, work: Work) -> Any:
-    is_file = out.suffix != ""
-    request |= {"source": _identity(cut.source, cut.head)}
-    if not is_file and (done := _settle(out, request, work.rank, job.result)) is not None:
-        return done
+def _sealed(content: bytes, old: str, new: str) -> bytes:
+    """A file with one digest in its last part in the place of another."""
+    before, _, after = content.rpartition(old.encode())
+    return before + new.encode() + after
+
+
+def _carry_out(job: _Job, cut: _Cut, source: Any, request: dict[str, Any], out: Path) -> Any:
+    work, model = cut.work, _model_digest(cut.explainer)
+    request |= {"history": cut.history, "rows_per_file": work.rows_per_file, "columns": cut.columns}
+    request = json.loads(json.dumps(request | {"version": __version__, "model": model}, default=str))
     keep_freed_memory()
-    parts: list[Counter[str] | Path] = []  # what the units of work come to; the files that other processes write
-    schema: Any = None
-    with ExitStack() as opened:
-        append = opened.enter_context(_appending(out)) if is_file else None
-        bar = opened.enter_context(_bar(job.name, cut, work))
-        for number, unit in enumerate(_units(cut, work.rows_per_file)):
-            schema = schema or job.schema(unit)
-            path = out / f"part-{number:06d}.parquet"
-            counted = None if append else job.read_counts(path)
-            if counted is None and (append or number % work.world_size == work.rank):
-                table = job.table(unit, schema)
-                counted = job.count_rows(table)
-                if append:
-                    append(table)
-                else:
-                    with _appending(path) as write:
-                        write(table.replace_schema_metadata({b"ehd_hf": json.dumps({"request": request}).encode()}))
-            bar.update(len(unit.names) if counted else 0)
-            parts.append(counted or path)
-        if not parts:
-            got = f"none of {cut.too_short:,} sequences is long enough"
-            needed = f"{cut.history if cut.how == 'slides' else 'at least 1'} + {cut.future}"
-            raise ValueError(f"{got}: a window has {needed} events. Ask for fewer.")
-    # The other processes may have written theirs in the meantime.
-    counted_parts = [job.read_counts(part) if isinstance(part, Path) else part for part in parts]
-    counts: Counter[str] = sum(filter(None, counted_parts), Counter())
-    known = {"finished": None not in counted_parts, "too_short": cut.too_short, "notes": cut.notes}
-    known |= {"mean_size": counts["sizes"] / counts["explained"] if counts["explained"] else None}
-    names = (field.name for field in fields(job.result))
-    total = job.result(**{name: known[name] if name in known else counts[name] for name in names})
-    if total.finished and not is_file:
-        for left in out.glob(".part-*.partial"):
-            left.unlink(missing_ok=True)
-        _put(out / _DONE, asdict(total), work.rank)
+    if out.suffix == "":
+        return _into_folder(job, cut, source, request, out)
+    if out.suffix not in EXPLANATION_FILES:
+        raise ValueError(f"answers go to a file that ends in {', '.join(EXPLANATION_FILES)}, or a folder; got {out}.")
+    if work.is_shared:
+        raise ValueError(f"several processes write to a folder; got {out}. Name one without an ending.")
+    with TemporaryDirectory() as scratch, _appending(out) as append:
+        plan = _plan(cut, source, Path(scratch))
+        files = [Path(scratch) / _SEQUENCES] if plan["sequences"] else data_files(Path(source))
+        task, counts = _Task(job, cut, files, _schema(job.columns, plan), out, request), list[Counter[str] | None]()
+        with _bar(job.name, plan, work) as bar:
+            for unit in map(_Unit._make, plan["units"]):
+                append(table := task.table(unit))
+                counts.append(job.count_rows(table))
+                bar.update(unit.windows)
+    return _result(job, plan, counts, [])
+
+
+def _into_folder(job: _Job, cut: _Cut, source: Any, request: dict[str, Any], out: Path) -> Any:
+    is_new, rank = not out.exists(), cut.work.rank
+    names = {file.name for file in out.iterdir() if file.name[0] != "."} if out.is_dir() else set()
+    if (names - {_SEQUENCES} and _REQUEST not in names) or not (is_new or out.is_dir()):
+        raise ValueError(f"{out} holds something else; expected a new folder. Choose another.")
+    make_folder(out)
+    try:
+        with locked(out / f".rank-{rank}"):
+            try:
+                with _waiting_for(out / _PLANNING):  # the processes of several ranks need one plan
+                    plan = _settle(cut, source, request, out)
+                files = [out / _SEQUENCES] if plan["sequences"] else data_files(Path(source))
+                return _run(_Task(job, cut, files, _schema(job.columns, plan), out, request), plan, source)
+            except BaseException as error:
+                is_refused = isinstance(error, ValueError) and cut.work.world_size == 1
+                if not (out / _REQUEST).exists() or (is_refused and not any(out.glob("part-*.parquet"))):
+                    _clear(out, _REQUEST)
+                raise
+    finally:
+        if is_new:
+            with suppress(OSError):  # it is not empty
+                out.rmdir()
+
+
+def _settle(cut: _Cut, source: Any, request: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Make the folder one of this request, or refuse it; its plan, which is made if it is not there."""
+    before: dict[str, Any] = read_json(out / _REQUEST) if (out / _REQUEST).exists() else {}
+    plan, seen = before.pop("plan", None), _identity(source, cut.head, before.get("source", ()))
+    request["source"] = _unchanging(seen)
+    if before:
+        before["source"] = _unchanging(before["source"])
+    differ = [name for name in sorted(before.keys() | request.keys()) if before.get(name) != request.get(name)]
+    if differ and any(out.glob("part-*.parquet")):
+        asked = f"expected {differ[0]} {before.get(differ[0])!r}, got {request.get(differ[0])!r}"
+        raise ValueError(f"{out} holds answers to another request: {asked}. Choose another folder, or remove it.")
+    if differ or plan is None:
+        plan = _plan(cut, source, out)
+        write_json(out / _REQUEST, request | {"source": seen, "plan": plan})
+    return plan
+
+
+def _run(task: _Task, plan: dict[str, Any], source: Any) -> Any:
+    out, work, units = task.out, task.cut.work, [_Unit._make(unit) for unit in plan["units"]]
+    counts = {unit: task.counts_of(unit) for unit in units}
+    mine = [unit for unit in units if counts[unit] is None and unit.number % work.world_size == work.rank]
+    if mine and plan["sequences"] and _copy_of(out) != plan["sequences"]:  # the folder was done, or it is damaged
+        _sorted(task.cut, source, out, [])
+    failed: dict[_Unit, str] = {}
+    with _bar(task.job.name, plan, work) as bar:
+        bar.update(sum(unit.windows for unit in units if counts[unit] is not None))
+        for unit, result in run_units(task, mine, work):
+            if isinstance(result, Failed):
+                failed[unit] = f"part {unit.number}: {result.reason}"
+            else:
+                counts[unit] = result
+            bar.update(unit.windows)
+    for unit in set(units).difference(mine):  # the other processes may have written theirs in the meantime
+        counts[unit] = counts[unit] or task.counts_of(unit)
+    reasons = [failed[unit] for unit in units if unit in failed]
+    if reasons and not any(counts.values()):
+        raise ValueError(f"no part could be computed; {reasons[0]}")
+    total = _result(task.job, plan, list(counts.values()), reasons)
+    if reasons:
+        write_json(out / _FAILED, {"failed": reasons})
+    elif total.finished:
+        _clear(out)
+        with suppress(OneWriter):  # another process writes the same
+            write_json(out / _DONE, asdict(total))
     return total
 
 
-def _bar(name: str, cut: _Cut, work: Work) -> Any:
-    # Reading takes a small part of the time; better to find a bad row now than after hours.
-    counts = work.rank == 0 and not is_streamed(cut.source)
-    number = sum(len(windows.names) for windows in cut) if counts else None
+def _result(job: _Job, plan: dict[str, Any], counts: list[Counter[str] | None], failed: list[str]) -> Any:
+    whole = sum(filter(None, counts), Counter[str]())
+    known: dict[str, Any] = {name: plan[name] for name in ("too_short", "notes")}
+    known |= {"mean_size": whole["sizes"] / whole["explained"] if whole["explained"] else None}
+    known |= {"finished": None not in counts, "failed": failed}
+    return job.result(**{one.name: known.get(one.name, whole[one.name]) for one in fields(job.result)})
+
+
+def _clear(out: Path, *more: str) -> None:
+    """Remove what is not needed when a folder is done, or was refused."""
+    shutil.rmtree(out / _SORTING, ignore_errors=True)
+    for left in (out / _SEQUENCES, out / _FAILED, *map(out.joinpath, more), *out.glob(".*.partial")):
+        left.unlink(missing_ok=True)
+
+
+@contextmanager
+def _waiting_for(path: Path) -> Iterator[None]:
+    """Hold a lock, and wait while another process does; one that dies lets go of it."""
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(locked(path))
+                break
+            except OneWriter:
+                sleep(0.1)
+        yield
+
+
+def _bar(name: str, plan: dict[str, Any], work: Work) -> Any:
     shows = work.rank == 0 if work.progress is None else work.progress
     # disable=None leaves the bar away where no one looks.
-    return tqdm(desc=name, total=number, unit=" windows", unit_scale=True, disable=None if shows else True)
+    total = sum(unit[-1] for unit in plan["units"])
+    return tqdm(desc=name, total=total, unit=" windows", unit_scale=True, disable=None if shows else True)
+
+
+def aligned(explainer: EHDDistiller) -> EHDDistiller:
+    """A copy, as another process would have it: the last bits of a product depend on where weights lie in memory."""
+    return copy.deepcopy(explainer)
 
 
 def keep_freed_memory() -> None:
@@ -246,19 +361,20 @@ def keep_freed_memory() -> None:
 
 
 class _Cut:
-    """The windows of a source, table by table. Columns that are not named are found in the first table. If `whole`,
-    rows that are events are read at once, so that those of a sequence may stand anywhere."""
+    """How the windows of a source are cut. Columns that are not named are found in its first table."""
 
-    def __init__(self, explainer: EHDDistiller, source: Any, named: Any, how: str, size: Any, whole: bool) -> None:
-        self.explainer, self.source, self.how, self.whole = explainer, source, how, whole
+    def __init__(self, explainer: EHDDistiller, source: Any, named: Any, how: str, size: Any, work: Work) -> None:
+        self.columns: dict[str, Any]
+        self.explainer, self.how, self.work = explainer, how, work
         self.columns = {role: name for role, name in named.items() if name is not None}
-        if (head := next(self._tables(), None)) is None:
+        if (head := next(self.tables(source), None)) is None:
             raise ValueError("the source holds no rows; expected at least one. Check that it is the right one.")
-        self.head = head
+        self.head = head.slice(0, 10)
         times = next((name for name in (named.get("time"), "times", "time") if name in head.column_names), None)
         self.are_windows = set(WINDOW_COLUMNS) <= set(head.column_names)
         are_lists = times is not None and pa.types.is_nested(head.schema.field(times).type)
         self.are_events = not self.are_windows and not are_lists
+        self.lists: list[Any] = ["history_times", "future_times"] if self.are_windows else [times] if are_lists else []
         if self.are_windows and (how != "ends" or size != (None, None)):
             raise ValueError("The rows are windows and have their future. Leave out windows, future and history.")
         self.future, self.history = (0, None) if self.are_windows else explainer.window_size(*size)
@@ -272,84 +388,177 @@ class _Cut:
             if "seq_id" in head.column_names:
                 self.columns.setdefault("sequence", "seq_id")
 
-    def _tables(self) -> Iterator[pa.Table]:
+    def tables(self, source: Any) -> Iterator[pa.Table]:
         text = [self.columns[role] for role in ("sequence", "mark") if self.columns.get(role) is not None]
-        return read_tables(self.source, text)
+        return read_tables(source, text)
 
-    def __iter__(self) -> Iterator[Windows]:
-        self.too_short, self.notes, row = 0, list[str](), 0
-        self.seen: set[int] = set()
-        tables: Iterable[pa.Table] = self._tables()
-        if self.are_events and not self.whole and (sequence := self.columns["sequence"]) is not None:
-            tables = whole_sequences(tables, sequence)
-        elif self.are_events:
-            tables = [pa.concat_tables(list(tables), promote_options="permissive")]
-        for table in tables:
-            try:
-                windows = self.explainer.given(table, row) if self.are_windows else self._windows(table, row)
-                self.explainer.check_length(windows)
-            except (ValueError, TypeError) as error:  # Arrow's are of both kinds
-                raise ValueError(f"rows {row:,} to {row + table.num_rows - 1:,}: {error}") from error
-            row += table.num_rows
-            yield windows
+    def weights(self, lengths: np.ndarray) -> np.ndarray:
+        """How large a part of a unit sequences, or windows, of so many events are: `rows_per_file` is a whole one."""
+        if self.how == "ends":
+            windows = np.ones(len(lengths))
+        else:
+            span = 1 if self.how == "each" else self.future + (self.history or 0)
+            windows = np.maximum(lengths - span + 1, 0)
+        return np.maximum(windows, lengths * (self.work.rows_per_file / _EVENTS_PER_FILE))
 
-    def _windows(self, table: pa.Table, row: int) -> Windows:
-        """Of a table of sequences that begins at a row of the source."""
-        if not self.are_events and "sequence" not in self.columns:
-            table = table.append_column("seq_id", pa.array(range(row, row + table.num_rows)))
-        events = self._read_rows(table) if self.are_events else self.explainer.load(table, **self.columns)
+    def read(self, files: list[Path], unit: _Unit) -> Windows:
+        path = files[unit.file]
+        with _readable(path, unit.begin, unit.end), pq.ParquetFile(path, buffer_size=2**20) as file:
+            table = file.read_row_groups(range(unit.begin, unit.end))
+        return self.windows(table, unit.row)[0].rows(slice(unit.skip, unit.skip + unit.windows))
+
+    def windows(self, table: pa.Table, row: int) -> tuple[Windows, int, list[str]]:
+        """Those of a table that begins at a row of the source, how many sequences are too short, and notes."""
+        try:
+            windows, too_short, notes = self._of(table, row)
+            self.explainer.check_length(windows)
+        except (ValueError, TypeError) as error:  # Arrow's are of both kinds
+            name, last = self.columns.get("sequence"), table.num_rows - 1
+            place = f"rows {row:,} to {row + last:,}"
+            if self.are_events and name is not None:  # they are sorted, and stand elsewhere in the source
+                place = f"sequences {table[name][0].as_py()!r} to {table[name][last].as_py()!r}"
+            raise ValueError(f"{place}: {error}") from error
+        return windows, too_short, notes
+
+    def _of(self, table: pa.Table, row: int) -> tuple[Windows, int, list[str]]:
+        notes: list[str] = []
+        if self.are_windows:
+            given = self.explainer.given(table, row)
+            return given._replace(names=np.fromiter(given.names, object)), 0, notes
+        if self.are_events:
+            read = self.explainer.read(table, **self.columns)
+            events, notes = self.explainer.load(read.events), read.notes
+        else:
+            if "sequence" not in self.columns:
+                table = table.append_column("seq_id", pa.array(range(row, row + table.num_rows)))
+            events = self.explainer.load(table, **self.columns)
         if self.how == "each":
-            return Windows.of(events, before_each(events, np.arange(events.num_events), self.history))
+            return Windows.of(events, before_each(events, np.arange(events.num_events), self.history)), 0, notes
         enough = np.flatnonzero(events.lengths >= self.future + ((self.history or 0) if self.how == "slides" else 1))
-        self.too_short += len(events) - len(enough)
+        too_short = len(events) - len(enough)
         events = events.select(enough)
         if self.how == "slides":
-            return Windows.of(events, slides(events, self.future, self.history or 0))
-        return Windows.of(events, ends(events, self.future, self.history)).compact()
-
-    def _read_rows(self, table: pa.Table) -> EventSequences:
-        read = self.explainer.read(table, **self.columns)
-        self.notes = self.notes or read.notes
-        for name in read.events.seq_ids:
-            if hash(name) in self.seen:
-                got = f"the rows of a sequence must stand together; got sequence {name!r} again after others"
-                raise ValueError(f"{got}. Sort the file, or write to a file such as answers.parquet.")
-            self.seen.add(hash(name))
-        return self.explainer.load(read.events)
+            return Windows.of(events, slides(events, self.future, self.history or 0)), too_short, notes
+        return Windows.of(events, ends(events, self.future, self.history)).compact(), too_short, notes
 
 
-def _units(pieces: Iterable[Windows], rows_per_file: int) -> Iterator[Windows]:
-    """The windows of each unit of work, wherever the pieces end."""
-    parts: list[Windows] = []
-    rows = events = 0
-    for piece in pieces:
-        begin = 0
-        for index, length in enumerate(piece.spans.lengths.tolist()):
-            if rows == rows_per_file or (rows and events + length > _EVENTS_PER_FILE):
-                yield Windows.joined([*parts, piece.rows(slice(begin, index))])
-                parts, rows, events, begin = [], 0, 0, index
-            rows, events = rows + 1, events + length
-        parts.append(piece.rows(slice(begin, None)))
-    if rows:
-        yield Windows.joined(parts)
+# --- the plan
 
 
-def _schema(first: Windows, fields: Mapping[str, Any], scores: bool = False) -> pa.Schema:
-    """Arrow types of `fields`, the same in all files: the first windows tell which names and times the source has."""
-    time = "timestamp[us]" if first.shown.dtype.kind == "M" else "float64"
+def _plan(cut: _Cut, source: Any, folder: Path) -> dict[str, Any]:
+    """The units of work, and what reading all of the source once tells of it; every row is checked. Rows that cannot
+    be shared out as they lie are written to a file in `folder` first, sorted by sequence."""
+    notes: list[str] = []
+    files = _shareable(cut, source)
+    copy = None if files else _sorted(cut, source, folder, notes)
+    units, row, too_short, are_numbers, time = list[_Unit](), 0, 0, True, "float64"
+    for number, path in enumerate(files or [folder / _SEQUENCES]):
+        last = np.zeros(2)  # windows and events of the last unit, which may take more of this file
+        for group, table in enumerate(_row_groups(path, cut.work)):
+            windows, missed, more = cut.windows(table, row)
+            too_short, notes = too_short + missed, list(dict.fromkeys([*notes, *more]))
+            are_numbers = are_numbers and all(isinstance(name, int) for name in windows.names)
+            time = "timestamp[us]" if windows.shown.dtype.kind == "M" else time
+            lengths = windows.spans.lengths
+            sizes, limits = np.array([len(lengths), lengths.sum()]), [cut.work.rows_per_file, _EVENTS_PER_FILE]
+            if last[0] and (last + sizes <= limits).all():
+                units[-1] = units[-1]._replace(end=group + 1, windows=units[-1].windows + len(lengths))
+                last = last + sizes
+            else:
+                shares = _shares(lengths, *limits)
+                units += [_Unit(len(units) + at, number, group, group + 1, row, *one) for at, one in enumerate(shares)]
+                last = sizes if len(shares) == 1 else np.zeros(2)
+            row += table.num_rows
+    if not units:
+        got = f"none of {too_short:,} sequences is long enough"
+        needed = f"{cut.history if cut.how == 'slides' else 'at least 1'} + {cut.future}"
+        raise ValueError(f"{got}: a window has {needed} events. Ask for fewer.")
+    found = {"too_short": too_short, "notes": notes, "are_numbers": are_numbers, "time": time}
+    return found | {"sequences": copy, "units": [list(unit) for unit in units]}
+
+
+def _row_groups(path: Path, work: Work) -> Iterator[pa.Table]:
+    quiet = None if work.progress is None else not work.progress
+    with pq.ParquetFile(path, buffer_size=2**20) as file:
+        for group in tqdm(range(file.num_row_groups), f"checking {path.name}", unit=" row groups", disable=quiet):
+            with _readable(path, group, group + 1):
+                table = file.read_row_group(group)
+            yield table
+
+
+@contextmanager
+def _readable(path: Path, begin: int, end: int) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        place = f"{path.name}, row groups {begin} to {end - 1},"
+        raise ValueError(f"{place} cannot be read: {error}. Was it written completely, or changed since?") from error
+
+
+def _shares(lengths: np.ndarray, most: int, most_events: int) -> list[tuple[int, int]]:
+    """Where the units of windows of these lengths begin, and how many windows they have."""
+    until, begins = np.cumsum(lengths), [0]
+    while begins[-1] < len(lengths):
+        begin = begins[-1]
+        end = int(np.searchsorted(until, until[begin] - lengths[begin] + most_events, side="right"))
+        begins.append(max(min(end, begin + most), begin + 1))
+    return [(begin, end - begin) for begin, end in pairwise(begins)]
+
+
+def _shareable(cut: _Cut, source: Any) -> list[Path] | None:
+    """The files of a source if they are Parquet files of sequences whose row groups are no larger than a unit."""
+    if cut.are_events or not isinstance(source, str | Path):
+        return None
+    files = data_files(Path(source))
+    if any(file.suffix != ".parquet" for file in files):
+        return None
+    for path in files:
+        with _readable(path, 0, 1):
+            metadata = pq.read_metadata(path)
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            values = max(group.column(index).num_values for index in range(group.num_columns))
+            mean = np.full(group.num_rows, values / max(group.num_rows, 1))
+            if group.num_rows > 1 and cut.weights(mean).sum() > cut.work.rows_per_file:
+                return None
+    return files
+
+
+def _sorted(cut: _Cut, source: Any, folder: Path, notes: list[str]) -> str:
+    """Write the source's rows to a file; of rows that are events, those of a sequence stand together. Its digest."""
+    roles = {role: name for role, name in cut.columns.items() if role != "time_format" and name is not None}
+    is_json = isinstance(source, str | Path) and data_files(Path(source))[0].suffix in (".jsonl", ".json")
+    times: list[str] = [roles["time"]] if cut.are_events else cut.lists
+    tables = alike(cut.tables(source), roles if cut.are_events else None, times if is_json else ())
+    sequence = cut.columns["sequence"] if cut.are_events else None
+    if sequence is not None:
+        memory = bytes_of(cut.work.memory)
+        tables = by_sequence(tables, sequence, memory, folder / _SORTING, notes, cut.work.progress)
+    elif cut.are_events:
+        tables = iter([pa.concat_tables(tables)])  # one sequence
+    write_groups(tables, folder / _SEQUENCES, cut.work.rows_per_file, cut.weights, sequence, cut.lists)
+    return _copy_of(folder)
+
+
+def _copy_of(folder: Path) -> str:
+    return digest(folder / _SEQUENCES) if (folder / _SEQUENCES).exists() else ""
+
+
+# --- tables
+
+
+_SCORE = ["float32"]
+_CAUSES = {"seq_id": "string", "event": "int64", "cause": "int64", "probability": "float64", "lag": "float64"}
+
+
+def _schema(columns: Mapping[str, Any], plan: dict[str, Any]) -> pa.Schema:
+    """Arrow types of the columns, the same in all files: the source's names and times decide."""
 
     def arrow(kind: Any) -> pa.DataType:
-        return pa.list_(arrow(kind[0])) if isinstance(kind, list) else pa.type_for_alias(kind.replace("time", time))
+        is_list = isinstance(kind, list)
+        return pa.list_(arrow(kind[0])) if is_list else pa.type_for_alias(kind.replace("time", plan["time"]))
 
-    types = {name: arrow(kind) for name, kind in fields.items()}
-    if all(isinstance(name, int) for name in first.names):
-        types["seq_id"] = pa.int64()
-    return pa.schema(types | ({"score": pa.list_(pa.float32())} if scores else {}))
-
-
-def _causes_schema(first: Windows) -> pa.Schema:
-    types = {"seq_id": "string", "event": "int64", "cause": "int64", "probability": "float64", "lag": "float64"}
-    return _schema(first, types)
+    types = {name: arrow(kind) for name, kind in columns.items()}
+    return pa.schema(types | ({"seq_id": pa.int64()} if plan["are_numbers"] else {}))
 
 
 def _causes_table(mtpp: Any, double: Any, at_least: float, unit: Windows, schema: pa.Schema) -> pa.Table:
@@ -415,53 +624,22 @@ def _appending(out: Path) -> Iterator[Callable[[pa.Table], Any]]:
         yield append
 
 
-def _settle(out: Path, request: dict[str, Any], rank: int, result: Any) -> Any:
-    """Make the folder one of this request, or refuse it; if its answers are complete, what they come to."""
-    names = {file.name for file in out.iterdir() if file.name[0] != "."} if out.is_dir() else set()
-    if (names and _REQUEST not in names) or (out.exists() and not out.is_dir()):
-        raise ValueError(f"{out} holds something else; expected a new folder. Choose another.")
-    if not names - {_REQUEST, _DONE}:  # no answers yet, to whatever was asked
-        make_folder(out)
-        (out / _DONE).unlink(missing_ok=True)
-        _put(out / _REQUEST, request, rank)
-        return None
-    before, request = json.loads((out / _REQUEST).read_text(encoding="utf-8")), json.loads(json.dumps(request))
-    for name in sorted(before.keys() | request.keys()):
-        if before.get(name) != request.get(name):
-            asked = f"expected {name} {before.get(name)!r}, got {request.get(name)!r}"
-            raise ValueError(f"{out} holds answers to another request: {asked}. Choose another folder, or remove it.")
-    done = result(**json.loads((out / _DONE).read_text(encoding="utf-8"))) if _DONE in names else None
-    return done if done is not None and done.files == len(list(out.glob("part-*.parquet"))) else None
-
-
-def _put(path: Path, value: Any, rank: int) -> None:
-    """Write a file that several processes may write at the same time, all the same."""
-    mine = path.with_name(f".{path.name}.{rank}")
-    write_text(mine, json.dumps(value, indent=1))
-    mine.replace(path)
-
-
 def _model_digest(explainer: EHDDistiller) -> str:
     """Twelve letters that change with any weight or setting of the model."""
     settings = explainer.model.config.to_dict() | {"transformers_version": None, "_name_or_path": None}
     weights = {name: tensor.detach().cpu().clone() for name, tensor in explainer.model.state_dict().items()}
-    return _digest(json.dumps(settings, default=str).encode() + save(weights))
+    return digest(json.dumps(settings, default=str).encode() + save(weights))[:12]
 
 
-def _identity(source: Any, head: pa.Table) -> Any:
-    """What tells a source from others without reading all of it: sizes, beginnings and ends."""
-    if not isinstance(source, str | Path):
-        rows = json.dumps(head.slice(0, 10).to_pylist(), default=str).encode()
-        size = None if is_streamed(source) else len(source)
-        return [source.info.dataset_name, source.info.config_name, str(source.split), size, _digest(rows)]
-    identity = []
-    for path in data_files(Path(source)):
-        with open(path, "rb") as file:
-            begin, size = file.read(2**16), path.stat().st_size
-            file.seek(max(0, size - 2**16))
-            identity.append([path.name, size, _digest(begin + file.read())])
-    return identity
+def _identity(source: Any, head: pa.Table, before: Any) -> list[Any]:
+    """What tells a source from others: of files, all that is in them."""
+    if isinstance(source, str | Path):
+        return [identity(path, before) for path in data_files(Path(source))]
+    rows = json.dumps(head.to_pylist(), default=str).encode()
+    size = None if is_streamed(source) else len(source)
+    return [source.info.dataset_name, source.info.config_name, str(source.split), size, digest(rows)[:12]]
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:12]
+def _unchanging(identities: list[Any]) -> list[Any]:
+    """Identities without times of change."""
+    return [[*one[:2], one[3][:16]] if isinstance(one, list) else one for one in identities]
