@@ -20,7 +20,7 @@ from ehd_hf.models.fullynn import FullyNNModel
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train.py"
 SIMULATED = {"process": "incident", "num_sequences": {"train": 9, "validation": 4}, "horizon": 30.0, "seed": 0}
 QUICK = {"steps": 7, "warmup_steps": 2, "batch_size": 3, "learning_rate": 0.01, "eval_every": 4, "save_every": 3}
-FILES = ["config.json", "log.jsonl", "model.safetensors", "results.jsonl", "training.json"]
+FILES = ["SHA256SUMS", "config.json", "log.jsonl", "model.safetensors", "results.jsonl", "training.json"]
 TINY = {
     "task": "mtpp",
     "data": {**SIMULATED, "crop_length": 8},
