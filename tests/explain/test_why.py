@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 import ehd_hf
 from ehd_hf.cli import app
+from ehd_hf.data.synthetic import simulated_splits
 from ehd_hf.explain import certify
 from ehd_hf.explain.explainer import EHDDistiller
 from ehd_hf.explain.many import Work, trace_many
@@ -31,6 +33,11 @@ def explainer():
 @pytest.fixture(scope="module")
 def incidents():
     return EHDDistiller.from_pretrained("incidents")
+
+
+@pytest.fixture(scope="module")
+def neural():
+    return EHDDistiller.from_mtpp(EHDDistiller.from_pretrained("incidents-paper").mtpp)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +134,60 @@ def test_of_a_long_history_the_events_of_most_weight_are_tried(monkeypatch):
             assert "Only the 4 events of most weight were tried" in str(answer)
 
 
+def test_answers_do_not_change_with_the_candidates_of_a_long_history(neural, monkeypatch):
+    events = simulated_splits("incident", {"test": 20}, seed=3)["test"]
+    asked = {"history": 90, "future": 3, "epsilon": 0.6}
+    every = neural.explain(events, **asked)
+    monkeypatch.setattr(certify, "_LONG", 60)
+    monkeypatch.setattr(certify, "_MOST_CANDIDATES", 40)
+    some = neural.explain(events, **asked)
+    assert all(len(answer.curve) == 41 for answer in some)
+    assert [answer.status for answer in some] == [answer.status for answer in every]
+    same = [chosen(one) == chosen(other) for one, other in zip(some, every, strict=True)]
+    assert np.mean(same) >= 0.8
+
+
+def test_three_thousand_events_are_answered_in_seconds(neural, capsys):
+    events = simulated_splits("incident", {"test": 20}, seed=3)["test"]
+    gaps = np.concatenate([np.diff(times, prepend=0) for times, _ in events])[:3005]
+    log = list(zip(np.cumsum(gaps), events.marks[:3005].tolist(), strict=True))
+    began = time.process_time()
+    for asked in ({"share": 0.7}, {"epsilon": 0.5}, {"size": 3}):
+        answer = neural.explain(log, future=5, history="all", **asked)
+        assert len(answer.history) == 3000 and answer.status == "explained"
+        referee = Referee(neural.mtpp, answer)
+        assert answer.dppl_left == pytest.approx(referee.left(chosen(answer)), abs=1e-9)
+    assert time.process_time() - began < 60
+    assert "explaining: 100%" in capsys.readouterr().err  # a bar
+
+
+def test_three_events_are_nearly_always_the_best_three_for_one_event(neural):
+    events, near = simulated_splits("incident", {"test": 25}, seed=4)["test"], []
+    for answer in neural.explain(events, event=-1, history=12, size=3):
+        referee = Referee(neural.mtpp, answer)
+        best = min(map(referee.left, itertools.combinations(range(12), 3)))
+        near.append(answer.dppl_left <= best + 0.01 * abs(best))
+        assert (answer.status == "explained") == (answer.dppl_left < 0)
+    assert np.mean(near) >= 0.95
+
+
+def test_a_window_that_may_be_too_short_is_told(incidents):
+    log = ehd_hf.load_example("incidents")
+    short = incidents.why(log, event="alert", history=3)
+    assert "22 earlier events were not looked at" not in str(short) and short.history[0].position == 22
+    cause = int(incidents.why(log, event="alert").to_frame().set_index("event").probability.idxmax())
+    barely = incidents.why(log, event="alert", history=25 - cause)
+    while not sum(one.score for one in barely.history[: len(barely.history) // 5]) > 0.05:
+        barely = incidents.why(log, event="alert", history=len(barely.history) - 1)
+    assert f"{barely.history[0].position} earlier events were not looked at" in str(barely)
+    # Nothing is explained, or the oldest events are part of the answer.
+    answers = [incidents.explain(log, event=place, history=5) for place in range(8, 30)]
+    for answer in answers:
+        oldest = answer.distill_mask[0]
+        assert ("earlier events" in str(answer)) == (answer.status == "explains_nothing" or oldest)
+    assert any(answer.distill_mask[0] for answer in answers)
+
+
 @pytest.mark.parametrize(
     "asked, message",
     [
@@ -163,6 +224,7 @@ def test_the_answer_is_told_in_words_tables_and_pictures(incidents):
     page = answer.to_html()
     assert "most probably caused by alert" in page and "<script" not in page and "data:image/png" in page
     assert len(answer.plot().axes[0].texts) >= 2
+    assert "most probably caused" in answer._repr_html_() and "data:image/png" in answer._repr_html_()
     # Nothing holds an event back in a Hawkes process, much does in a neural one.
     held = EHDDistiller.from_pretrained("incidents-paper").why(ehd_hf.load_example("incidents"), event="page").against
     assert answer.against == () and held and all(one.score < 0 for one in held)
@@ -172,7 +234,8 @@ def test_a_first_event_and_one_that_came_by_itself_are_told_so(incidents):
     log = ehd_hf.load_example("incidents")
     first = incidents.why(log, event=0)
     assert first.p_none == 1 and first.history == () and "first event of its sequence" in str(first)
-    assert "first event" in first.to_html() and "<img" not in first.to_html()
+    assert "first event" in first.to_html() and "<img" not in first.to_html() + first._repr_html_()
+    assert "nothing in the only event before it" in str(incidents.why(log, event=1))
     assert "most probably came by itself" in str(incidents.why(log, event=-1))
 
 

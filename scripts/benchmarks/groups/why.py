@@ -66,16 +66,15 @@ def measure(repeats: int, size: int = 128, num_samples: int = 1000) -> Iterator[
             figure = f"all causes of an event, L = {length}, {name}: forwards of the same window"
             yield summarize(figure, causes / forward, TARGETS.get((name, length)))
     log = simulated_splits("incident", {"test": 20})["test"]
-    for name, model in (("the bundled model", EHDDistiller.from_pretrained("incidents").mtpp), *models.items()):
-        if model.config.num_marks >= log.num_marks and name != "attention":
+    for name, model in models.items():
+        if name != "attention":
             values = processor_seconds(partial(find_edges, model, log, 25), repeats) * 1e3 / log.num_events
             yield summarize(f"milliseconds per event of a trace, L = 25, {name}", values, "<= 0.3")
-    double = in_double(EHDDistiller.from_pretrained("incidents").mtpp)
-    past = random_windows(24, 1, 1, num_marks=9)
+    double, past = in_double(models["fullynn"]), random_windows(24, 1, 1)
     world = past.times[0].numpy(), past.marks[0].numpy()
     draw = partial(simulate, double, [world, world], float(past.times[0, -1]), 20.0, num_samples, progress=False)
     seconds = processor_seconds(draw, repeats) * 20 * 2 * num_samples / draw()[0].sum()
-    figure = f"seconds for {num_samples:,} futures of 20 events in each of two worlds, the bundled model"
+    figure = f"seconds for {num_samples:,} futures of 20 events in each of two worlds, fullynn"
     yield summarize(figure, seconds, "<= 5")
     yield from memory(int(os.environ.get("EHD_HF_TRACE_EVENTS", 100_000)))
 
