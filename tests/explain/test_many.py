@@ -372,13 +372,14 @@ def test_what_cannot_be_asked_is_refused(explainer, sequences, source, tmp_path)
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
-    """A table as people have it: times as text, other names, rows of a user out of their order in time."""
+    """A table as people have it: times as text, other names, rows of a user out of their order in time. Deploys and
+    changes, alerts and pages take turns, so that there is something to explain."""
     generator = np.random.default_rng(7)
     names, rows = list(EHDDistiller.from_pretrained("incidents").mtpp.config.id2label.values()), []
     for user in ("007", "anna", "zoe"):
-        times = pd.Timestamp("2026-03-01") + pd.to_timedelta(np.cumsum(generator.integers(1, 300, 36)), unit="min")
+        times = pd.Timestamp("2026-03-01") + pd.to_timedelta(np.cumsum(generator.integers(1, 60, 36)), unit="min")
         order = generator.permutation(len(times))
-        rows += [(user, f"{times[at]:%d.%m.%Y %H:%M}", names[generator.integers(len(names))]) for at in order]
+        rows += [(user, f"{times[at]:%d.%m.%Y %H:%M}", names[at % 4]) for at in order]
     rows.append(("short", "01.03.2026 08:00", names[0]))
     path = tmp_path_factory.mktemp("log") / "log.csv"
     pd.DataFrame(rows, columns=["who", "when", "what"]).to_csv(path, index=False)
