@@ -5,19 +5,23 @@ Training itself is tried in test_cli.py.
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
+from ehd_hf import EHDDistiller
 from ehd_hf.data.inspection import inspect_events
 from ehd_hf.data.reading import read_events
 from ehd_hf.data.splits import num_windows
+from ehd_hf.data.synthetic import example_log
 from ehd_hf.evaluation.scores import OURS
 from ehd_hf.training import recipe
 from ehd_hf.training.recipe import (
     Costs,
     Run,
+    carry_out,
     choose_backbones,
     choose_model,
     describe_choice,
@@ -27,6 +31,7 @@ from ehd_hf.training.recipe import (
     judge,
     make_plan,
     open_run,
+    prepare,
 )
 from helpers import random_sequences as sequences
 
@@ -206,6 +211,50 @@ def test_a_run_by_the_clock_may_be_given_more_minutes(tmp_path):
     assert open_run(tmp_path, {"seed": 0, "minutes": 5.0}).plan == run.plan
     with pytest.raises(ValueError, match="minutes: 2.0 -> None"):
         open_run(tmp_path, {"seed": 0, "minutes": None})
+
+
+@pytest.fixture
+def finished(tmp_path, monkeypatch):
+    """The folder of a small model, and a function that trains it, or goes on."""
+    monkeypatch.setattr(recipe, "MTPP_STEPS", (10, 10))
+    read = read_events(example_log(24).groupby("service").head(40), time="ts", mark="type", sequence="service")
+
+    def train():
+        asked = {"history": 6, "future": 2, "seed": 0, "backbone": "hawkes", "distiller": "none"}
+        run, splits = prepare(tmp_path / "model", read, "log", threads=1, **asked)
+        if not run.finished:
+            carry_out(tmp_path / "model", splits, run, threads=1, progress=False)
+        return run.finished
+
+    assert not train() and train()
+    return tmp_path / "model", train
+
+
+def test_what_is_damaged_of_a_finished_model_is_made_again(finished):
+    out, train = finished
+    for name in ("config.json", "model.safetensors", "reading.json", "results.jsonl", "SHA256SUMS"):
+        sound = (out / name).read_bytes()
+        for left in (None, b"", sound[:-7] + b"x" + sound[-6:]):
+            (out / name).unlink() if left is None else (out / name).write_bytes(left)
+            if name in ("config.json", "model.safetensors", "reading.json"):
+                with pytest.raises((ValueError, OSError), match=f"{name}.*Repeat its ehd-hf train|{name}"):
+                    EHDDistiller.from_pretrained(out)
+            elif name == "SHA256SUMS":
+                continue  # says less, or names itself: the files are as they were
+            assert not train() and train()
+            assert name == "results.jsonl" or (out / name).read_bytes() == sound
+            EHDDistiller.from_pretrained(out)
+
+
+def test_what_cannot_be_made_again_is_said(finished):
+    out, train = finished
+    (out / "config.json").unlink()
+    shutil.rmtree(out / "training")
+    with pytest.raises(ValueError, match="model has lost what was trained, its folder training. Train in another"):
+        train()
+    (out / "plan.json").write_text((out / "plan.json").read_text().replace('"seed": 0', '"seed": 1', 1))
+    with pytest.raises(ValueError, match="plan.json is not the plan of a training run.*differs from the digest in it"):
+        train()
 
 
 # --- in words

@@ -300,6 +300,25 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_serves(tmp_path, who
     assert_same_run(out, whole)
 
 
+@pytest.mark.parametrize("left", [None, b"", b"hello\n"])
+def test_a_lost_log_is_restored_from_the_checkpoint(tmp_path, whole, left):
+    out = tmp_path / "run"
+    interrupted(out, 25)
+    (out / "log.jsonl").unlink() if left is None else (out / "log.jsonl").write_bytes(left)
+    trainer(out).train(resume=True)
+    assert_same_run(out, whole)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "training.json"])
+def test_a_damaged_file_of_an_ended_run_is_named(tmp_path, whole, name):
+    shutil.copytree(whole, tmp_path / "run")
+    content = bytearray((whole / name).read_bytes())
+    content[-9] ^= 1
+    (tmp_path / "run" / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name} of .*run is not the file that was saved"):
+        trainer(tmp_path / "run").train(resume=True)
+
+
 def test_what_a_kill_leaves_half_written_is_not_used(tmp_path, whole):
     out, half = tmp_path / "run", tmp_path / "run" / "checkpoints" / ".step-00000030.partial"
     interrupted(out, 25)

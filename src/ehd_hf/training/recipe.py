@@ -393,7 +393,9 @@ def open_run(out: Path, request: Row) -> Run | None:
     """The interrupted or finished run in `out`, if it was asked for in the same way; None if `out` is free."""
     if not (out / PLAN_FILE).is_file():
         if not holds_nothing(out):
-            raise ValueError(f"{out} exists and is not a model of ehd-hf train. Choose another folder.")
+            raise ValueError(
+                f"{out} exists and is not a model of ehd-hf train: it has no {PLAN_FILE}. Choose another folder."
+            )
         return None
     saved = Run.load(out / PLAN_FILE)
     before, now = ({**asked, **asked.get("reading", {})} for asked in (saved.request, request))
