@@ -205,7 +205,9 @@ def test_the_plan_is_computed_from_what_was_measured(tmp_path, capsys):
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     cost.main(3.6e9, 8, tmp_path / "rows.json")
     shown = capsys.readouterr().out
-    assert "| core-hours | 2,000 |" in shown and "| hours with 8 processes | 145.0 |" in shown  # 125, and 20 of planning
+    assert (
+        "| core-hours | 2,000 |" in shown and "| hours with 8 processes | 145.0 |" in shown
+    )  # 125, and 20 of planning
     assert "| bytes read | 5,400 GB" in shown and "| bytes written | 216 GB |" in shown and "10.0 GB (1.25" in shown
     assert "explaining: beyond 50 processes" in shown
     cost.main(3.6e9, 51, tmp_path / "rows.json")
