@@ -262,7 +262,7 @@ def end(node):
 
 @pytest.mark.slow
 def test_a_training_on_two_nodes_that_loses_one_goes_on_to_the_bit(tmp_path):
-    training = {**TINY["training"], "steps": 400, "save_every": 20, "eval_every": 100}
+    training = {**TINY["training"], "batch_size": 4, "steps": 120, "save_every": 10, "eval_every": 40}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump({**TINY, "training": training}))
     whole, broken, alone = (tmp_path / name for name in ("whole", "broken", "alone"))
     assert [node.wait(300) for node in nodes_of(tmp_path, whole)] == [0, 0]

@@ -31,20 +31,20 @@ def plan(rows: list[dict[str, Any]], windows: float, processes: int) -> list[tup
     memory = max(row["median"] for figure, row in measured.items() if figure.startswith(PEAK))
     explaining, passing = windows / rate / 3600, windows / reading / 3600  # hours of one process
     balance = int(reading / rate)
-    first = "explaining" if processes < balance else "reading"
+    first = "explaining" if processes < balance else "the plan"
     return [
         ("windows", f"{windows:,.0f}"),
         ("measured: explained per second by one process", f"{rate:,.0f} ({threads} threads)"),
         ("core-hours", f"{explaining * threads:,.0f}"),
         (f"hours with {processes:,} processes", f"{explaining / processes + passing:,.1f}"),
-        ("of these, every process reads the whole source", f"{passing:,.1f}"),
-        ("bytes read", f"{windows * read / 1e9:,.0f} GB, by every process"),
+        ("of these, one process makes the plan", f"{passing:,.1f}"),
+        ("bytes read", f"{3 * windows * read / 1e9:,.0f} GB"),
         ("bytes written", f"{windows * written / 1e9:,.0f} GB"),
         ("memory", f"{processes * memory:,.1f} GB ({memory:.2f} GB a process)"),
         (
             "first bottleneck",
-            f"{first}: beyond {balance:,} processes, reading takes longer than explaining; give each part of the "
-            "source a command of its own then",
+            f"{first}: beyond {balance:,} processes, the plan takes longer; give each part of the source a command of "
+            "its own then",
         ),
     ]
 

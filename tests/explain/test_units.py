@@ -342,4 +342,4 @@ def test_a_cluster_that_loses_a_node_an_actor_a_process_and_its_driver_loses_not
     assert done.files == 100 and contents(out) == contents(tmp_path / "one")
     assert all((out / name).stat().st_mtime_ns == then for name, then in kept.items())
     rows = pq.read_table(out).to_pandas()
-    assert not rows.duplicated(["seq_id", "window"]).any() and len(rows) == done.windows == 100 * 15
+    assert not rows.duplicated(["seq_id", "window"]).any() and len(rows) == done.windows == 100 * 14

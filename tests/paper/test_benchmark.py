@@ -205,11 +205,13 @@ def test_the_plan_is_computed_from_what_was_measured(tmp_path, capsys):
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     cost.main(3.6e9, 8, tmp_path / "rows.json")
     shown = capsys.readouterr().out
-    assert "| core-hours | 2,000 |" in shown and "| hours with 8 processes | 145.0 |" in shown  # 125 and 20 of reading
-    assert "| bytes read | 1,800 GB" in shown and "| bytes written | 216 GB |" in shown and "10.0 GB (1.25" in shown
+    assert (
+        "| core-hours | 2,000 |" in shown and "| hours with 8 processes | 145.0 |" in shown
+    )  # 125, and 20 of planning
+    assert "| bytes read | 5,400 GB" in shown and "| bytes written | 216 GB |" in shown and "10.0 GB (1.25" in shown
     assert "explaining: beyond 50 processes" in shown
     cost.main(3.6e9, 51, tmp_path / "rows.json")
-    assert "| reading: beyond 50" in capsys.readouterr().out
+    assert "| the plan: beyond 50" in capsys.readouterr().out
     with pytest.raises(ValueError, match="Run scripts/benchmarks/benchmark.py memory"):
         cost.plan(rows[1:], 1e9, 1)
 

@@ -11,7 +11,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import chain
+from itertools import chain, count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from ..files import replaced_when_done
 from .reading import MISSING_SHARE
 from .tables import is_text, plain, whole_sequences
 
-_LINE = "line"
 _LEAST_FOR_DUCKDB = 128 * 10**6  # bytes: with less it may not sort at all
 
 
@@ -35,6 +34,15 @@ def bytes_of(text: str) -> int:
     if match is None or float(match[1]) == 0:
         raise ValueError(f"memory is written like 500MB or 1.5GB; got {text!r}.")
     return int(float(match[1]) * 1000 ** ("KMGT".index(match[2].upper()) + 1))
+
+
+def shares(weights: np.ndarray, most: float) -> list[tuple[int, int]]:
+    """Where to cut a row of weights, so that the parts weigh at most `most`, or are one that alone weighs more."""
+    until, ends = np.cumsum(weights), [0]
+    while ends[-1] < len(weights):
+        limit = until[ends[-1]] - weights[ends[-1]] + most * (1 + 1e-9)
+        ends.append(max(int(np.searchsorted(until, limit, side="right")), ends[-1] + 1))
+    return list(pairwise(ends))
 
 
 def write_groups(
@@ -59,15 +67,9 @@ def write_groups(
                 codes = np.zeros(table.num_rows) if sequence is None else _codes(table[sequence])
                 begins = np.flatnonzero(np.append(True, codes[1:] != codes[:-1]))
                 lengths = np.diff(np.append(begins, table.num_rows))
-            weights = weigh(lengths)
-            until = np.cumsum(weights)
-            first = 0
-            while first < len(begins):
-                base = until[first] - weights[first]
-                last = max(int(np.searchsorted(until, base + most, side="right")), first + 1)
-                end = begins[last] if last < len(begins) else table.num_rows
-                writer.write_table(table.slice(begins[first], end - begins[first]))
-                first = last
+            ends = np.append(begins, table.num_rows)
+            for first, last in shares(weigh(lengths), most):
+                writer.write_table(table.slice(ends[first], ends[last] - ends[first]))
         if writer is not None:
             writer.close()
 
@@ -154,35 +156,35 @@ def _by_duckdb(tables: Iterator[pa.Table], column: str, memory: int, scratch: Pa
     except ImportError as error:
         fix = "Install it with pip install 'ehd-hf[sort]', or allow more memory."
         raise ValueError(f"more events than fit in the memory allowed are sorted on disk by DuckDB. {fix}") from error
+    # DuckDB sees numbers and text only: it must not round timestamps, or guess what a text means.
     first = next(tables)
-    # DuckDB sees numbers and text only; it must not round timestamps, or guess what a text means.
-    stored = pa.schema(
-        [(name, _stored(kind)) for name, kind in zip(first.schema.names, first.schema.types, strict=True)]
-    )
-    keys = {"names": [f"c{index}" for index in range(len(stored))], "sequence": first.column_names.index(column)}
-    failure: list[Exception] = []
+    names, kinds = [f"c{index}" for index in range(first.num_columns)], [_stored(kind) for kind in first.schema.types]
+    stored, lines, failure = pa.schema(list(zip(names, kinds, strict=True))), count(), list[Exception]()
 
     def batches() -> Iterator[pa.RecordBatch]:
-        line = 0
         try:
             for table in chain([first], tables):
-                table = table.cast(stored).rename_columns(keys["names"])
-                numbers = pa.array(np.arange(line, line := line + table.num_rows))
-                yield from table.append_column(_LINE, numbers).combine_chunks().to_batches()
+                columns = [column.cast(kind) for column, kind in zip(table.columns, kinds, strict=True)]
+                numbers = pa.array(np.fromiter(lines, np.int64, table.num_rows))
+                yield from pa.table([*columns, numbers], [*names, "line"]).combine_chunks().to_batches()
         except Exception as error:
             failure.append(error)
             raise
 
-    named = pa.schema([*zip(keys["names"], stored.types, strict=True), (_LINE, pa.int64())])
-    reader = pa.RecordBatchReader.from_batches(named, batches())
+    reader = pa.RecordBatchReader.from_batches(stored.append(pa.field("line", pa.int64())), batches())
     shutil.rmtree(scratch, ignore_errors=True)
     settings: dict[str, Any] = {"memory_limit": f"{memory // 10**6}MB", "temp_directory": str(scratch), "threads": 2}
     try:
         with closing(duckdb.connect(config=settings | {"preserve_insertion_order": False})) as connection:
             connection.register("events", reader)
-            query = f"select * exclude {_LINE} from events order by c{keys['sequence']}, {_LINE}"
+            key = names[first.column_names.index(column)]
+            query = f"select * exclude line from events order by {key}, line"
             for batch in pa.RecordBatchReader.from_stream(connection.sql(query)):
-                yield pa.Table.from_batches([batch]).rename_columns(first.column_names).cast(stored).cast(first.schema)
+                columns = [
+                    values.cast(kind).cast(to)
+                    for values, kind, to in zip(batch, kinds, first.schema.types, strict=True)
+                ]
+                yield pa.table(columns, first.schema)
     except duckdb.Error as error:
         raise failure[0] if failure else ValueError(f"DuckDB could not sort the events: {error}") from error
     finally:

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import sleep
@@ -29,7 +28,7 @@ from safetensors.torch import save
 from tqdm.auto import tqdm
 
 from .. import __version__
-from ..data.sorting import alike, by_sequence, bytes_of, write_groups
+from ..data.sorting import alike, by_sequence, bytes_of, shares, write_groups
 from ..data.tables import data_files, is_streamed, read_tables
 from ..data.windows import before_each, ends, slides
 from ..files import OneWriter, digest, identity, locked, make_folder, read_json, replaced_when_done, write_json
@@ -451,23 +450,25 @@ def _plan(cut: _Cut, source: Any, folder: Path) -> dict[str, Any]:
     notes: list[str] = []
     files = _shareable(cut, source)
     copy = None if files else _sorted(cut, source, folder, notes)
+    most = cut.work.rows_per_file
     units, row, too_short, are_numbers, time = list[_Unit](), 0, 0, True, "float64"
     for number, path in enumerate(files or [folder / _SEQUENCES]):
-        last = np.zeros(2)  # windows and events of the last unit, which may take more of this file
+        last = 0.0  # how full the last unit is, which may take more of this file
         for group, table in enumerate(_row_groups(path, cut.work)):
             windows, missed, more = cut.windows(table, row)
             too_short, notes = too_short + missed, list(dict.fromkeys([*notes, *more]))
             are_numbers = are_numbers and all(isinstance(name, int) for name in windows.names)
             time = "timestamp[us]" if windows.shown.dtype.kind == "M" else time
-            lengths = windows.spans.lengths
-            sizes, limits = np.array([len(lengths), lengths.sum()]), [cut.work.rows_per_file, _EVENTS_PER_FILE]
-            if last[0] and (last + sizes <= limits).all():
-                units[-1] = units[-1]._replace(end=group + 1, windows=units[-1].windows + len(lengths))
-                last = last + sizes
+            weights = np.maximum(1, windows.spans.lengths * (most / _EVENTS_PER_FILE))
+            if last and last + weights.sum() <= most:
+                units[-1] = units[-1]._replace(end=group + 1, windows=units[-1].windows + len(weights))
+                last += weights.sum()
             else:
-                shares = _shares(lengths, *limits)
-                units += [_Unit(len(units) + at, number, group, group + 1, row, *one) for at, one in enumerate(shares)]
-                last = sizes if len(shares) == 1 else np.zeros(2)
+                parts = [(begin, end - begin) for begin, end in shares(weights, most)]
+                units += [
+                    _Unit(len(units) + at, number, group, group + 1, row, *part) for at, part in enumerate(parts)
+                ]
+                last = weights.sum() if len(parts) == 1 else 0.0
             row += table.num_rows
     if not units:
         got = f"none of {too_short:,} sequences is long enough"
@@ -493,16 +494,6 @@ def _readable(path: Path, begin: int, end: int) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         place = f"{path.name}, row groups {begin} to {end - 1},"
         raise ValueError(f"{place} cannot be read: {error}. Was it written completely, or changed since?") from error
-
-
-def _shares(lengths: np.ndarray, most: int, most_events: int) -> list[tuple[int, int]]:
-    """Where the units of windows of these lengths begin, and how many windows they have."""
-    until, begins = np.cumsum(lengths), [0]
-    while begins[-1] < len(lengths):
-        begin = begins[-1]
-        end = int(np.searchsorted(until, until[begin] - lengths[begin] + most_events, side="right"))
-        begins.append(max(min(end, begin + most), begin + 1))
-    return [(begin, end - begin) for begin, end in pairwise(begins)]
 
 
 def _shareable(cut: _Cut, source: Any) -> list[Path] | None:
