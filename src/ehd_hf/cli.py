@@ -821,11 +821,13 @@ def what_if(
     return DONE
 
 
-@_command("trace model/ events.csv --out causes.parquet", "trace model/ events.csv --sequence 42 --out trace.json")
+@_command("trace model/ events.csv --out causes.parquet", "trace model/ events.csv --sequence 42 --out trace.html")
 def trace(
     asked: Asked,
     shared: Shared,
-    out: Path = typer.Option(help="File or folder of causes; of one sequence also .json (Perfetto) or .dot."),
+    out: Path = typer.Option(
+        help="File or folder of causes; of one sequence also .html (a page), .png, .svg, .pdf, .json (Perfetto), .dot."
+    ),
     sequence: str | None = _option("One sequence; by default all.", "ID"),
     at_least: float = typer.Option(0.01, min=0, max=1, help="Leave out causes less probable than that."),
     history: Any = HISTORY,
@@ -834,11 +836,12 @@ def trace(
     """Which event caused which, in a whole log?
 
     A row for each event and each of its probable causes: event, cause (both by
-    their position in the sequence), probability, lag. Or a picture of one
-    sequence, for ui.perfetto.dev or Graphviz.
+    their position in the sequence), probability, lag. Or of one sequence a page
+    with arrows, a picture, or a file for ui.perfetto.dev or Graphviz.
     """
-    if out.suffix in (".json", ".dot") or sequence is not None:
-        _check_ending(out, ".csv", ".json", ".dot")
+    of_one = (".html", ".png", ".svg", ".pdf", ".json", ".dot")
+    if out.suffix in of_one or sequence is not None:
+        _check_ending(out, ".csv", *of_one)
         explainer, chosen = asked.open_one(sequence)
         found: Any = explainer.trace(chosen, history=history, at_least=at_least)
         _write(found, out)

@@ -178,8 +178,8 @@ class Why:
         return why_plot(self, title, theme=theme)
 
     def to_html(self, *, title: str | None = None) -> str:
-        """A page that needs no network: the sentence, the picture, and the table."""
-        from ..present.pages import why_page
+        """A page that needs no network: the sentence, and the event with arrows from its causes on a time line."""
+        from ..present.log_page import why_page
 
         return why_page(self, title)
 

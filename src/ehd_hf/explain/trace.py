@@ -261,6 +261,26 @@ class Trace:
             write_text(path, json.dumps(value))
         return value
 
+    def plot(self, *, title: str | None = None, theme: Any = "light") -> Any:
+        """A figure of matplotlib: events by mark, an arrow from each probable cause, as thick as it is probable. Of a
+        long log, the part in which most was caused."""
+        from ..present.picture import trace_plot  # matplotlib takes a while to import
+
+        return trace_plot(self, title, theme=theme)
+
+    def to_html(self, *, title: str | None = None, event: int | None = None, trust: str | None = None) -> str:
+        """A page that needs no network: the log on a time line, with arrows from the causes of any event, at first of
+        `event`. `trust` says how far the model can be trusted."""
+        from ..present.log_page import log_page
+
+        return log_page(self, title, event=None if event is None else self._checked(event), trust=trust)
+
+    def _repr_html_(self) -> str:
+        """A picture and the text, for notebooks."""
+        from ..present.pages import fragment
+
+        return fragment(self)
+
     def _drawn(self, at_least: float) -> list[tuple[int, int, float]]:
         """Effect, cause and probability, in order of time."""
         effect, cause, probability, _ = self.edges

@@ -23,7 +23,8 @@ from markupsafe import Markup
 from .. import __version__
 from ..data.tables import shorten
 from ..explain.causes import Why
-from ..explain.explanation import Explanation, Intensity, time_text
+from ..explain.explanation import Explanation, Intensity
+from ..explain.trace import Trace
 from .tables import figure, number_of
 
 STATUSES = {
@@ -47,34 +48,24 @@ def explanation_page(explanation: Explanation, title: str | None = None, *, embe
     return render_page("explanation.html.j2", title or TITLE, data, name=name, embedded=embedded)
 
 
-def fragment(answer: Explanation | Why) -> str:
+def fragment(answer: Explanation | Trace | Why) -> str:
     """An answer as a picture and its text, without script: what notebooks show, trusted or not."""
     text = str(answer).split("\n")
-    picture = _png(answer.plot()) if answer.history else None
-    alt = f"The events of the window on a time line. {text[0]}"
+    picture = None if isinstance(answer, Why) and not answer.history else png(answer.plot())
+    alt = f"The events on a time line. {text[0]}"
     return _environment().get_template("fragment.html.j2").render(picture=picture, alt=alt, text=text)
 
 
-def why_page(why: Why, title: str | None = None) -> str:
-    """One `Why` as a page without script: the sentence, the picture and the table of all that came before."""
-    columns = ((one.time, one.mark, one.score or 0.0) for one in why.history)
-    rows = [(time_text(time, why.time_unit), shorten(mark, _LONGEST_NAME), f"{p:.1%}") for time, mark, p in columns]
-    picture = _png(why.plot()) if why.history else None
-    style, style_hash = _asset("page.css")
-    words: dict[str, Any] = {"title": title or f"Why {why.event.mark}?", "text": str(why), "picture": picture}
-    words |= {"rows": rows[::-1], "style": style, "style_hash": style_hash, "version": __version__}
-    return _environment().get_template("why.html.j2").render(**words)
-
-
-def _png(figure: Any) -> str:
+def png(figure: Any) -> str:
+    """A figure of matplotlib as base64."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def render_page(template: str, title: str, data: Mapping[str, Any], **words: Any) -> str:
-    """A page of one of the templates: `data` for its script, `words` for its text."""
-    (style, style_hash), (script, script_hash) = _asset("page.css"), _asset("page.js")
+def render_page(template: str, title: str, data: Mapping[str, Any], kind: str = "page", **words: Any) -> str:
+    """A page of one of the templates: `data` for its script, that of its `kind`; `words` for its text."""
+    (style, style_hash), (script, script_hash) = _asset("common.css", f"{kind}.css"), _asset("common.js", f"{kind}.js")
     words |= {"style": style, "style_hash": style_hash, "script": script, "script_hash": script_hash}
     return _environment().get_template(template).render(title=title, data=data, version=__version__, **words)
 
@@ -142,9 +133,10 @@ def _environment() -> Environment:
 
 
 @cache
-def _asset(name: str) -> tuple[Markup, str]:
-    """A style or a script, and its digest for the content security policy."""
-    text = files("ehd_hf.present").joinpath(f"templates/{name}").read_text(encoding="utf-8")
+def _asset(*names: str) -> tuple[Markup, str]:
+    """A style or a script, in parts, and its digest for the content security policy."""
+    folder = files("ehd_hf.present") / "templates"
+    text = "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
     return Markup(text), f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
@@ -195,16 +187,19 @@ def _intensity(explanation: Explanation, curves: Intensity, marks: Mapping[str, 
         rows.append(both / scales[-1])
     return {
         "numHistory": curves.split,
-        "places": _packed(places),
-        "values": _packed(np.concatenate(rows)),
+        "places": packed(np.rint(65535 * places.clip(0, 1))),
+        "values": packed(np.rint(65535 * np.concatenate(rows).clip(0, 1))),
         "scales": scales,
         "marks": [marks[mark] for mark in curves.marks],
     }
 
 
-def _packed(values: np.ndarray) -> str:
-    """Numbers in [0, 1] as base64 of 16 bits each."""
-    return base64.b64encode(np.rint(values.clip(0, 1) * 65535).astype("<u2").tobytes()).decode()
+def packed(values: np.ndarray, exact: bool = False) -> str:
+    """Numbers as base64, whole ones in as few bytes as they need unless `exact`; the first letters say which."""
+    if not exact and (values == np.rint(values)).all() and values.max(initial=0) < 2**32:
+        values = values.astype(np.min_scalar_type(int(values.max(initial=0))))
+    values = values.astype(values.dtype.newbyteorder("<"))
+    return f"{values.dtype.kind}{values.dtype.itemsize}{base64.b64encode(values.tobytes()).decode()}"
 
 
 def list_entry(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import PowerNorm
+from matplotlib.colors import PowerNorm, to_rgb
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
@@ -26,8 +26,10 @@ from ..data.tables import shorten
 from ..explain.causes import Why
 from ..explain.explanation import Explanation, Intensity
 from ..explain.influence import Influence
+from ..explain.trace import Trace
 from ..files import replaced_when_done
 from ..models.hawkes import HawkesModel
+from .log_page import MAX_LANES, ordered_kinds, trace_of
 from .tables import number_of
 
 # Okabe and Ito: eight colours told apart with every common colour vision, here without the yellow, pale on white.
@@ -72,8 +74,8 @@ THEMES = {
     "light": Theme("#ffffff", "#1a1a1a", "#dddddd", "#f3f4f6", COLOURS[1], "#6b7280", "#000000", COLOURS[0]),
     "dark": Theme("#15181d", "#e8eaed", "#3a3f47", "#1e2329", "#ff9a52", "#a3abb5", "#ffffff", COLOURS[4]),
 }
-MAX_LANES = 24  # more marks than that share the last lane
 _FAINTEST_ARROW = 0.02  # a probability
+_MOST_EVENTS, _MOST_ARROWS = 60, 80  # of a picture of a log
 _MOST_LINES = 60  # that lead from events to curves: more would cover them
 _LONGEST_NAME = 24
 _LOGARITHMIC_FROM = 30  # times the median: above that a linear axis shows the peaks and nothing else
@@ -138,30 +140,56 @@ def explanation_plot(
 
 def why_plot(why: Why, title: str | None = None, *, theme: str = "light") -> Figure:
     """Draw the causes of one event: the history by mark, and an arrow from each cause, the wider the more probable."""
-    ink, events = _theme(theme), [*why.history, why.event]
-    frame = pd.DataFrame(events)
-    lane, names = _lanes(frame.assign(role=["distilled"] * len(why.history) + ["future"]))
-    place, target = frame["mark"].map(lane).to_numpy(), (why.event.time, lane[why.event.mark])
+    title = title or f"{why.event.mark}: nothing before it with probability {why.p_none:.0%}"
+    return trace_plot(trace_of(why), title, event=len(why.history), theme=theme)
+
+
+def trace_plot(trace: Trace, title: str | None = None, *, event: int | None = None, theme: str = "light") -> Figure:
+    """Draw events by mark, the fuller the more probably others caused them, and an arrow from each probable cause, the
+    wider the more probable; of a long log the part in which most was caused. Causes of `event` get their numbers."""
+    ink, (effect, cause, share, p_none) = _theme(theme), trace.edges
+    number = min(len(trace), _MOST_EVENTS)
+    caused = np.bincount(effect, share.clip(0), len(trace))
+    first = int(np.convolve(caused, np.ones(number), "valid").argmax())
+    part = slice(first, first + number)
+    faintest = 0.1 if event is None else _FAINTEST_ARROW
+    shown = np.flatnonzero((share >= faintest) & (cause >= first) & (effect < part.stop))
+    shown = shown[np.argsort(-share[shown], kind="stable")][:_MOST_ARROWS]
+    role = np.where(np.isin(np.arange(len(trace)), cause[shown]), "distilled", "left")[part]
+    frame = pd.DataFrame({"mark": trace.marks[part], "role": role, "order": ordered_kinds(trace)[1][part]})
+    lane, names = _lanes(frame.sort_values("order", kind="stable"))
+    times, place = trace.times[part], frame["mark"].map(lane).to_numpy()
+    face, *colours = (np.array(to_rgb(colour)) for colour in (ink.face, ink.distilled, ink.left))
+    edge = np.where((role == "distilled")[:, None], *colours)
+    filled = face + np.nan_to_num(1 - p_none[part], nan=0.3)[:, None] * (edge - face)
+    labelled = list[tuple[Any, Any]]()
     with matplotlib.rc_context(STYLE | _themed(ink)):
         figure = Figure(figsize=(7.2, 1.3 + 0.26 * len(names)), layout="constrained", dpi=STYLE["savefig.dpi"])
         axes = figure.subplots()
         axes.hlines(range(len(names)), 0, 1, ink.faint, linewidth=0.6, zorder=1, transform=axes.get_yaxis_transform())
-        weights = np.clip([event.score or 0.0 for event in events], 0, None)
-        colours = [*np.where(weights[:-1] >= _FAINTEST_ARROW, ink.distilled, ink.face), ink.future]
-        look: Any = {"s": 16 + 90 * weights, "c": colours, "edgecolor": ink.left, "linewidth": 0.7, "zorder": 4}
-        axes.scatter(frame["time"].to_numpy(), place, **look, clip_on=False)
-        for event in why.causes:
-            if (share := event.score or 0.0) >= _FAINTEST_ARROW:
-                bend: Any = {"arrowstyle": "-|>", "connectionstyle": "arc3,rad=-0.25", "color": ink.distilled}
-                arrow: Any = bend | {"linewidth": 0.5 + 4 * share, "alpha": 0.35 + 0.6 * share, "shrinkB": 5}
-                axes.annotate("", target, (event.time, lane[event.mark]), arrowprops=arrow, zorder=3)
+        axes.scatter(times, place, s=26, c=filled, edgecolor=edge, linewidth=1, zorder=4, clip_on=False)
+        for target, source, weight in zip(effect[shown] - first, cause[shown] - first, share[shown], strict=True):
+            bend: Any = {
+                "arrowstyle": "-|>",
+                "connectionstyle": "arc3,rad=-0.25",
+                "color": ink.distilled,
+                "shrinkB": 5,
+            }
+            bend |= {"linewidth": 0.5 + 4 * weight, "alpha": 0.35 + 0.6 * weight}
+            begin = times[source], place[source]
+            axes.annotate("", (times[target], place[target]), begin, arrowprops=bend, zorder=3)
+            is_free = all(y != begin[1] or abs(x - begin[0]) > (times[-1] - times[0]) / 25 for x, y in labelled)
+            if event is not None and is_free:
                 above: Any = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "fontsize": 7}
-                axes.annotate(f"{share:.0%}", (event.time, lane[event.mark]), **above, zorder=6)
+                axes.annotate(f"{weight:.0%}", begin, **above, zorder=6)
+                labelled.append(begin)
+        if event is not None:
+            axes.scatter(times[event - first], place[event - first], s=44, c=ink.future, marker="D", zorder=5)
         _name_lanes(axes, names, -0.8)
         axes.grid(visible=False)
-        _dress_time(axes, (frame["time"].to_numpy()[0], why.event.time), why.time_unit)
-        text = f"{why.event.mark}: nothing before it with probability {why.p_none:.0%}" if title is None else title
-        axes.set_title(_drawable(text), loc="left", parse_math=False)
+        _dress_time(axes, (times[0], times[-1]), trace.time_unit)
+        said = f"{number} of {len(trace):,} events" if number < len(trace) else str(trace).split("\n")[0]
+        axes.set_title(_drawable(title or said), loc="left", parse_math=False)
     return figure
 
 
