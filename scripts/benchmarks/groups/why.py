@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 import torch
 from transformers import AutoModel
 
-from ehd_hf import EHDDistiller
 from ehd_hf.data.synthetic import simulated_splits
 from ehd_hf.explain.causes import cause_probabilities
 from ehd_hf.explain.futures import simulate
