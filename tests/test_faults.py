@@ -204,14 +204,14 @@ def corrupted(cases, jobs, seed=0):
 
 
 def test_some_damaged_files_are_detected_repaired_or_harmless():
-    counts = corrupted(16, "model,begun,export")
+    counts = corrupted(16, "model,begun,answers,export")
     assert counts["detected"] > 3 and sum(counts.values()) == 16
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_hundreds_of_damaged_files_are_detected_repaired_or_harmless(seed):
-    counts = corrupted(250, "model,run,begun,export", seed)
+    counts = corrupted(250, "model,run,begun,answers,export", seed)
     assert counts["detected"] > 50 and sum(counts.values()) == 250
 
 

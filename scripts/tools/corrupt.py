@@ -257,7 +257,10 @@ def outcome_of(
         if type(error).__module__ == "builtins" and not isinstance(error, ValueError | OSError):
             return "traceback", traceback.format_exc()
         words = {word.strip(".,:;") for word in re.split("[/' ]", str(error))}
-        is_named = any({Path(each).name, Path(each).parent.name} - {""} & words for each in names)
+        # What a folder of answers holds is said by its request: without that one the folder is named.
+        places = {name for each in names for name in (Path(each).name, Path(each).parent.name) if name}
+        places |= {folder.name} if names == ["_request.json"] else set()
+        is_named = bool(places & words)
         return ("detected" if is_named and REMEDY.search(str(error)) else "unclear"), str(error)
     if time.process_time() - began > TOO_LONG:
         return "unclear", f"it took {time.process_time() - began:.0f} s"

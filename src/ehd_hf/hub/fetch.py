@@ -135,15 +135,16 @@ def check_weights(folder: str | Path) -> None:
     Hub's cache is removed from there, so that the next download is a fresh one."""
     folder = Path(folder)
     weights = sorted(folder.glob("*.safetensors"))
+    again = "Repeat its ehd-hf train, which puts it back" if (folder / "plan.json").is_file() else "Copy it again"
     if not weights:
         names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
-        raise ValueError(_no_weights(str(folder), names))
+        raise ValueError(f"{_no_weights(str(folder), names)} {again}.")
     num_tensors = num_values = 0
     for file in weights:
         blob = Path(os.path.realpath(file))
         # The cache names a large file by the digest that the Hub announced for it.
         in_cache = file.is_symlink() and re.fullmatch("[0-9a-f]{64}", blob.name) is not None
-        remedy = "The repository has it so: push it again" if in_cache else "Copy it again, or train anew"
+        remedy = "The repository has it so: push it again" if in_cache else again
         try:
             if not blob.is_file():  # a pipe has no end
                 raise SafetensorError("it is missing, or no file that can be read to its end")
@@ -156,11 +157,10 @@ def check_weights(folder: str | Path) -> None:
         except SafetensorError as error:
             if in_cache:
                 file.unlink()
-                blob.unlink()
+                blob.unlink(missing_ok=True)
             message = f"{file.name} of {folder} is not the file that was saved: {error}. {remedy}."
             raise ValueError(message) from error
-    is_trained = (folder / "plan.json").is_file()
-    check_manifest(folder, FILES, "Repeat its ehd-hf train, which puts it back" if is_trained else "Copy it again")
+    check_manifest(folder, FILES, again)
     _check_config(folder, num_tensors, num_values)
     for file in folder.glob("*.safetensors.index.json"):
         parts = read_json(file).get("weight_map")
@@ -176,7 +176,7 @@ def _check_config(folder: Path, num_tensors: int, num_values: int) -> None:
         values = waiting.pop()
         for key, value in values.items() if isinstance(values, dict) else enumerate(values):
             name, most = str(key), inf
-            if name.endswith("layers") or name.startswith("num_") or name.endswith("_size"):
+            if name.endswith(("layers", "_size")) or name.startswith("num_"):
                 most = num_tensors if name.endswith("layers") else max(num_values, 1_000_000)
             if isinstance(value, int | float) and not value <= most:
                 got = f"got {name} {value!r:.40} beside {num_tensors} tensors of {num_values:,} numbers"
@@ -185,8 +185,7 @@ def _check_config(folder: Path, num_tensors: int, num_values: int) -> None:
             if allowed is not None and value is not None and value not in allowed:
                 fix = f"Remove it from config.json{f', or write {allowed[0]}' if allowed else ''}."
                 raise ValueError(f"the config of {folder} must not load other code; got {name} {value!r:.80}. {fix}")
-            if isinstance(value, dict | list):
-                waiting.append(value)
+            waiting += [value] if isinstance(value, dict | list) else []
 
 
 def _no_weights(where: str, names: Sequence[str]) -> str:
