@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+from ehd_hf.data import sorting
 from ehd_hf.data.synthetic import HawkesProcess
 from ehd_hf.explain import influence as module
 from ehd_hf.explain.explainer import EHDDistiller
@@ -97,14 +98,12 @@ def test_sums_of_parts_are_those_of_the_whole(events, monkeypatch):
 def test_a_large_file_is_read_a_part_at_a_time(events, found, tmp_path, monkeypatch):
     owner = np.repeat(events.seq_ids, events.lengths)
     marks = [MARKS[mark] for mark in events.marks]
-    pd.DataFrame({"time": events.times, "mark": marks, "seq_id": owner}).to_csv(tmp_path / "log.csv", index=False)
+    rows = pd.DataFrame({"time": events.times, "mark": marks, "seq_id": owner}).sort_values("time")  # not by sequence
+    rows.to_csv(tmp_path / "log.csv", index=False)
     explainer, parts = EHDDistiller.from_mtpp(true_model()), []
     monkeypatch.setattr(module, "is_large", lambda source: True)
     monkeypatch.setattr(module, "sum_causes", lambda *args, **more: parts.append(args[1]) or sum_causes(*args, **more))
-    real = module.read_tables
-    monkeypatch.setattr(
-        module, "read_tables", lambda *args: (t.slice(i, 500) for t in real(*args) for i in range(0, len(t), 500))
-    )
+    monkeypatch.setattr(sorting, "_ROWS_AT_ONCE", 500)
     streamed = explainer.influence(tmp_path / "log.csv")
     assert len(parts) > 3 and sum(len(part) for part in parts) == 40
     assert streamed.per_cause == pytest.approx(found.per_cause, rel=1e-3)

@@ -25,6 +25,8 @@ from ..files import replaced_when_done
 from .reading import MISSING_SHARE
 from .tables import is_text, plain, whole_sequences
 
+MEMORY = "1GB"  # for sorting; more is sorted on disk
+_ROWS_AT_ONCE = 100_000
 _LEAST_FOR_DUCKDB = 128 * 10**6  # bytes: with less it may not sort at all
 
 
@@ -128,7 +130,8 @@ def by_sequence(
         else:
             table = pa.concat_tables(held)
             whole = iter([table.take(pc.sort_indices(table, sort_keys=[(column, "ascending")]))])  # is stable
-        yield from whole_sequences(whole, column)
+        parts = (table.slice(at, _ROWS_AT_ONCE) for table in whole for at in range(0, len(table), _ROWS_AT_ONCE))
+        yield from whole_sequences(parts, column)
 
 
 def _named(tables: Iterable[pa.Table], column: str, notes: list[str], bar: Any) -> Iterator[pa.Table]:

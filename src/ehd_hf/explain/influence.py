@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,8 @@ import pandas as pd
 import torch
 
 from ..data.sequences import EventSequences
-from ..data.tables import is_large, read_tables, whole_sequences
+from ..data.sorting import MEMORY, alike, by_sequence, bytes_of
+from ..data.tables import is_large, read_tables
 from ..data.windows import before_each, runs
 from ..models.point_process import MTPPModel, in_double
 from .explanation import time_text
@@ -178,8 +180,7 @@ def influence(
 
 
 def pieces(explainer: EHDDistiller, source: Any, columns: Any) -> Iterator[EventSequences]:
-    """The events of a source; of a file that may not fit into memory a part at a time: whole sequences, whose rows
-    must stand together."""
+    """The events of a source; of a file that may not fit into memory a part at a time: whole sequences."""
     if not isinstance(source, str | Path):
         yield explainer.load(source, "events", **columns)
         return
@@ -188,8 +189,11 @@ def pieces(explainer: EHDDistiller, source: Any, columns: Any) -> Iterator[Event
         if reading.sequence is not None:
             columns = {role: getattr(reading, role) for role in ("time", "mark", "sequence", "time_format")}
             text = [str(reading.mark), reading.sequence]
-            for table in whole_sequences(read_tables(source, text), reading.sequence):
-                yield explainer.load(explainer.read(table, **columns).events)
+            roles = {role: str(columns[role]) for role in ("time", "mark", "sequence")}
+            with TemporaryDirectory() as scratch:
+                tables, folder = alike(read_tables(source, text), roles), Path(scratch) / "sorting"
+                for table in by_sequence(tables, reading.sequence, bytes_of(MEMORY), folder, [], False):
+                    yield explainer.load(explainer.read(table, **columns).events)
             return
     yield explainer.load(explainer.read(source, **columns).events)
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from ..data.sorting import bytes_of
+from ..data.sorting import MEMORY, bytes_of
 from ..files import CannotWrite, OneWriter
 
 ROWS_PER_FILE = 10_000
@@ -43,7 +43,7 @@ class Work:
     engine: Literal["local", "ray"] = "local"
     workers: int | None = None  # processes; by default this one alone, of a cluster as many as it has CPUs
     address: str | None = None  # of a Ray cluster, or "auto"; by default Ray is started on this machine
-    memory: str = "1GB"  # for sorting: more is sorted on disk
+    memory: str = MEMORY  # for sorting: more is sorted on disk
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
