@@ -13,8 +13,7 @@ from ..explain.trace import Edges, Trace
 from .pages import packed, png, render_page
 
 MAX_LANES = 24  # more kinds than that share the last lane
-_MOST_CAUSES, _MOST_HELD = 5, 2  # of an event; the page adds up the others
-_SMALLEST = 0.005  # a probability
+_MOST_CAUSES, _MOST_HELD, _SMALLEST = 5, 2, 0.005  # of an event, and the smallest: the page adds up the others
 _LONGEST_NAME = 120
 _UNKNOWN = 2**16 - 1
 
@@ -36,20 +35,19 @@ def log_page(
     """
     names, kinds = ordered_kinds(trace)
     names = [shorten(name, _LONGEST_NAME) for name in names]
-    lanes = names[: MAX_LANES - 1] if len(names) > MAX_LANES else names
-    lanes = [*lanes, *([f"{len(names) - len(lanes)} other kinds"] if len(lanes) < len(names) else [])]
-    data = {"kinds": names, "lanes": lanes, "event": _telling(trace) if event is None else event}
+    others = len(names) - MAX_LANES + 1
+    lanes = names if others < 2 else [*names[: MAX_LANES - 1], f"{others} other kinds"]
+    event = _telling(trace) if event is None else event
+    data = {"kinds": names, "lanes": lanes, "event": event, **_data(trace, kinds)}
     words: dict[str, Any] = {"text": text or str(trace).split("\n")[0], "trust": (trust or "").split("\n")}
     words |= {"matrix": _matrix(trace, lanes, kinds), "picture": None if figure is None else png(figure)}
     name = "This log" if trace.seq_id is None else shorten(f"Sequence {trace.seq_id}", _LONGEST_NAME)
-    title = title or f"{name}: what caused what?"
-    return render_page("log.html.j2", title, data | _data(trace, kinds), "log", **words)
+    return render_page("log.html.j2", title or f"{name}: what caused what?", data, "log", **words)
 
 
 def why_page(why: Why, title: str | None = None) -> str:
     """One `Why` on the page of a log that holds this event, its history and its causes."""
-    trace, words = trace_of(why), str(why)
-    return log_page(trace, title or f"Why {why.event.mark}?", event=len(trace) - 1, text=words)
+    return log_page(trace_of(why), title or f"Why {why.event.mark}?", event=len(why.history), text=str(why))
 
 
 def trace_of(why: Why) -> Trace:
