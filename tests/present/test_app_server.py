@@ -118,17 +118,17 @@ def problem(page):
 
 def test_the_example_is_explained_at_once_and_controls_have_names(visit):
     page = visit()
-    says(page, "^7 of 25 past events explain the 5 that followed: deploy at 2026-03-02 14:10:44")
+    says(page, "^6 of 25 past events explain the 5 that followed: deploy at 2026-03-02 14:10:44")
     assert page.answer.locator("#window-chart .dot").count() == 30
     assert page.answer.locator("#tradeoff-chart svg").count() == 1
     roles = page.answer.locator("#events-table tbody tr td:nth-child(4)").all_inner_texts()
-    assert [roles.count(role) for role in ("distilled", "left", "what followed")] == [7, 18, 5]
+    assert [roles.count(role) for role in ("distilled", "left", "what followed")] == [6, 19, 5]
     page.wait_for_function("document.querySelector('iframe.answer').clientHeight > 1000")
     assert page.locator("iframe.answer").get_attribute("sandbox") == "allow-scripts"
     link = page.get_by_role("link", name="Download as JSON")
     kind, _, data = link.get_attribute("href").partition(",")
     assert kind == "data:application/json;base64" and link.get_attribute("download") == "explanation.json"
-    assert len(json.loads(base64.b64decode(data))["distilled"]) == 7
+    assert len(json.loads(base64.b64decode(data))["distilled"]) == 6
     for role, name in (
         ("combobox", "Model"),
         ("slider", "Events after it to explain"),
