@@ -330,7 +330,7 @@ class Influence:
         row: Any
         for row in self.to_frame().head(_MOST_TOLD).itertuples():
             text = f"{row.per_cause:.2f} {row.effect} ({row.low:.2f} to {row.high:.2f})"
-            within = f"half of them within {time_text(row.lag, self.time_unit)}"
+            within = f"half of them within {time_text(float(format(row.lag, '.3g')), self.time_unit)}"
             lines.append(f"{row.cause} sets off {text}, {within}: {row.share:.0%} of all {row.effect}.")
         lines.append(f"Intervals of 95 % over {units}. This is what the model believes; it is no experiment.")
         return "\n".join(lines)

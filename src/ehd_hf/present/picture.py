@@ -210,11 +210,11 @@ def influence_plot(influence: Influence, title: str | None = None, *, theme: str
         side = float(np.clip(0.22 * size, 3, 9))
         figure = Figure(figsize=(side + 2.2, side + 1.6), layout="constrained", dpi=STYLE["savefig.dpi"])
         axes = figure.subplots()
-        # The square root shows small shares too; cividis is the same to all eyes, and in grey.
-        image = axes.imshow(values, cmap="cividis_r", norm=PowerNorm(0.5, 0, 1), aspect="auto", interpolation="none")
+        # The square root shows small shares too; one hue from white is the same to all eyes, and in grey.
+        image = axes.imshow(values, cmap="Blues", norm=PowerNorm(0.5, 0, 1), aspect="auto", interpolation="none")
         axes.set_xticks(range(len(effects)), [names[order.index(kind)] for kind in effects], rotation=90, **small)
         axes.set_yticks(range(1 + size), ["nothing before it", *names], **small)
-        axes.axhline(0.5, color=THEMES[theme].face, linewidth=3)
+        axes.axhline(0.5, color=THEMES[theme].text, linewidth=0.8)
         axes.set(xlabel="effect", ylabel="cause")
         axes.grid(visible=False)
         bar = figure.colorbar(
