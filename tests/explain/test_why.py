@@ -133,17 +133,18 @@ def test_of_a_long_history_the_events_of_most_weight_are_tried(monkeypatch):
             assert "Only the 4 events of most weight were tried" in str(answer)
 
 
-def test_answers_do_not_change_with_the_candidates_of_a_long_history(neural, monkeypatch):
+def test_small_answers_do_not_change_with_the_candidates_of_a_long_history(neural, monkeypatch):
     events = simulated_splits("incident", {"test": 20}, seed=3)["test"]
-    asked = {"history": 90, "future": 3, "epsilon": 0.6}
-    every = neural.explain(events, **asked)
-    monkeypatch.setattr(certify, "_LONG", 60)
-    monkeypatch.setattr(certify, "_MOST_CANDIDATES", 40)
-    some = neural.explain(events, **asked)
-    assert all(len(answer.curve) == 41 for answer in some)
-    assert [answer.status for answer in some] == [answer.status for answer in every]
-    same = [chosen(one) == chosen(other) for one, other in zip(some, every, strict=True)]
-    assert np.mean(same) >= 0.8
+    asked = [{"size": 3}, {"epsilon": 0.8}]
+    every = [neural.explain(events, history=90, future=3, **one) for one in asked]
+    monkeypatch.setattr(certify, "_LONG", 80)
+    monkeypatch.setattr(certify, "_MOST_CANDIDATES", 60)
+    some = [neural.explain(events, history=90, future=3, **one) for one in asked]
+    assert all(len(answer.curve) == 61 for answer in some[1])
+    near = [few.dppl_left <= 0.99 * all_.dppl_left for few, all_ in zip(some[0], every[0], strict=True)]
+    assert np.mean(near) >= 0.9
+    same = [few.status == all_.status for few, all_ in zip(some[1], every[1], strict=True)]
+    assert np.mean(same) >= 0.9
 
 
 def test_three_thousand_events_are_answered_in_seconds(neural, capsys):
@@ -151,18 +152,17 @@ def test_three_thousand_events_are_answered_in_seconds(neural, capsys):
     gaps = np.concatenate([np.diff(times, prepend=0) for times, _ in events])[:3005]
     log = list(zip(np.cumsum(gaps), events.marks[:3005].tolist(), strict=True))
     began = time.process_time()
-    for asked in ({"share": 0.7}, {"epsilon": 0.5}, {"size": 3}):
-        answer = neural.explain(log, future=5, history="all", **asked)
-        assert len(answer.history) == 3000 and answer.status == "explained"
-        referee = Referee(neural.mtpp, answer)
-        assert answer.dppl_left == pytest.approx(referee.left(chosen(answer)), abs=1e-9)
-    assert time.process_time() - began < 60
+    answer = neural.explain(log, future=5, history="all", share=0.7)
+    assert time.process_time() - began < 30
+    assert len(answer.history) == 3000 and answer.status == "explained"
+    assert answer.dppl_left == pytest.approx(Referee(neural.mtpp, answer).left(chosen(answer)), abs=1e-9)
     assert "explaining: 100%" in capsys.readouterr().err  # a bar
 
 
 def test_three_events_are_nearly_always_the_best_three_for_one_event(neural):
-    events, near = simulated_splits("incident", {"test": 25}, seed=4)["test"], []
-    for answer in neural.explain(events, event=-1, history=12, size=3):
+    events, near = simulated_splits("incident", {"test": 20}, seed=4)["test"], []
+    several = [list(zip(times[-13:], marks[-13:].tolist(), strict=True)) for times, marks in events]
+    for answer in neural.explain(several, event=-1, size=3):
         referee = Referee(neural.mtpp, answer)
         best = min(map(referee.left, itertools.combinations(range(12), 3)))
         near.append(answer.dppl_left <= best + 0.01 * abs(best))

@@ -70,8 +70,9 @@ def measure(repeats: int, size: int = 128, num_samples: int = 1000) -> Iterator[
             values = processor_seconds(partial(find_edges, model, log, 25), repeats) * 1e3 / log.num_events
             yield summarize(f"milliseconds per event of a trace, L = 25, {name}", values, "<= 0.3")
     double, past = in_double(models["fullynn"]), random_windows(24, 1, 1)
-    world = past.times[0].numpy(), past.marks[0].numpy()
-    draw = partial(simulate, double, [world, world], float(past.times[0, -1]), 20.0, num_samples, progress=False)
+    mean = float(double.mean_interval)
+    world = mean * past.times[0].numpy(), past.marks[0].numpy()
+    draw = partial(simulate, double, [world, world], world[0][-1], 20 * mean, num_samples, progress=False)
     seconds = processor_seconds(draw, repeats) * 20 * 2 * num_samples / draw()[0].sum()
     figure = f"seconds for {num_samples:,} futures of 20 events in each of two worlds, fullynn"
     yield summarize(figure, seconds, "<= 5")
