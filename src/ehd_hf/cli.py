@@ -430,24 +430,29 @@ def main(
 
 @_command("demo --out demo.html")
 def demo(
-    out: Path = typer.Option(Path("ehd_hf_demo.html"), help="HTML report to write."),
+    out: Path = typer.Option(Path("ehd_hf_demo.html"), help="HTML page to write."),
     model: str = typer.Option("incidents", help="Bundled model that has example events."),
     json: bool = AS_JSON,
 ) -> int:
-    """Explain bundled events and write a report."""
+    """Say why one of some bundled events happened, and write a page about all of them."""
     from .explain.explainer import load_example
-    from .present.report import write_report
+    from .files import write_text
 
     events = load_example(model)
     explainer = _open_model(model)
-    answer: Any = explainer.explain(events)
-    written = write_report(explainer, events, out, title=f"Demo: {model}", max_explanations=1)
+    trace: Any = explainer.trace(events)
+    event = trace.telling()
+    answer: Any = explainer.why(events, event=event)
+    write_text(out, trace.to_html(title=f"Demo: {model}", event=event))
     if json:
-        _print_json(answer.to_dict() | {"report": str(written)})
-    else:
-        _show_explanation(answer)
-        _say(f"Open {written} in a browser to look at it. For your own events: ehd-hf train --help")
-    return DONE if answer.status == "explained" else ANSWER_IS_NO
+        _print_json(answer.to_dict() | {"page": str(out)})
+        return DONE
+    root = trace.roots(event).iloc[0]
+    _say(f"Why did {answer.event.name} happen, event {event + 1} of {len(trace)}?\n\n{answer}")
+    _say(f"It most likely began with {root.mark} at {root.time:%H:%M} ({root.probability:.0%}).\n")
+    _say(f"Open {out} in a browser: click any event, and arrows come from its causes.")
+    _say("Your own events: ehd-hf train events.csv --out model/, then ehd-hf why model/ events.csv --event -1")
+    return DONE
 
 
 @_command(

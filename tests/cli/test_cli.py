@@ -502,12 +502,13 @@ def test_a_report_is_written(events, model, tmp_path):
     assert "is a folder" in run("report", model, events, "--out", tmp_path, code=2).stderr
 
 
-def test_the_demo_explains_and_writes_a_report(tmp_path):
+def test_the_demo_says_why_and_writes_a_page(tmp_path):
     result = run("demo", "--out", tmp_path / "demo.html")
-    assert "past events explain the 5 that followed" in words(result.stdout)
+    assert "was most likely set off by the page on-call" in words(result.stdout)
+    assert "It most likely began with deploy" in words(result.stdout)
     assert "<html" in (tmp_path / "demo.html").read_text().lower()
     answer = json.loads(run("demo", "--out", tmp_path / "demo.html", "--json").stdout)
-    assert answer["report"].endswith("demo.html") and answer["status"] == "explained"
+    assert answer["page"].endswith("demo.html") and answer["event"]["mark"] == "restart"
     assert "incidents" in run("demo", "--model", "nothing", code=2).stderr
 
 

@@ -216,14 +216,16 @@ def test_the_answer_is_told_in_words_tables_and_pictures(incidents):
     assert frame.probability.clip(lower=0).sum() + answer.p_none == pytest.approx(1)
     best = frame.loc[frame.probability.idxmax()]
     assert best.mark == "alert" == answer.causes[0].mark and best.event == answer.causes[0].position
-    assert str(answer).startswith("page on-call at 2026-03-02 19:53:03 was most probably caused by alert 8.22 min")
+    assert str(answer).startswith(
+        "page on-call at 2026-03-02 19:53:03 was most likely set off by the alert at 19:44 (9"
+    )
     assert (answer.event.time - best.time) == best.lag
     told = json.loads(json.dumps(answer.to_dict()))
     assert told["p_none"] == answer.p_none and told["causes"][0]["time"].startswith("2026-03-02T")
     page = answer.to_html()
-    assert "most probably caused by alert" in page and "<title>Why page on-call?</title>" in page
+    assert "most likely set off by the alert" in page and "<title>Why page on-call?</title>" in page
     assert len(answer.plot().axes[0].texts) >= 2
-    assert "most probably caused" in answer._repr_html_() and "data:image/png" in answer._repr_html_()
+    assert "most likely set off" in answer._repr_html_() and "data:image/png" in answer._repr_html_()
     # Nothing holds an event back in a Hawkes process, much does in a neural one.
     held = EHDDistiller.from_pretrained("incidents-paper").why(ehd_hf.load_example("incidents"), event="page").against
     assert answer.against == () and held and all(one.score < 0 for one in held)
@@ -235,7 +237,7 @@ def test_a_first_event_and_one_that_came_by_itself_are_told_so(incidents):
     assert first.p_none == 1 and first.history == () and "first event of its sequence" in str(first)
     assert "first event" in first.to_html() and "<img" not in first._repr_html_()
     assert "nothing in the only event before it" in str(incidents.why(log, event=1))
-    assert "most probably came by itself" in str(incidents.why(log, event=-1))
+    assert "most likely came by itself" in str(incidents.why(log, event=-1))
 
 
 def test_marks_cannot_write_html(explainer):
@@ -310,8 +312,8 @@ def run(*words, code=0):
 
 def test_why_is_answered_at_the_command_line(example, tmp_path):
     out = run("why", "incidents", example, "--event", "page", "--out", tmp_path / "why.html")
-    assert "nothing before it" in out and "most probably caused by alert" in " ".join(out.split())
-    assert "most probably caused by alert" in (tmp_path / "why.html").read_text("utf-8")
+    assert "nothing before it" in out and "most likely set off by the alert" in " ".join(out.split())
+    assert "most likely set off by the alert" in (tmp_path / "why.html").read_text("utf-8")
     run("why", "incidents", example, "--out", tmp_path / "why.csv")
     assert len(pd.read_csv(tmp_path / "why.csv")) == 25
     run("why", "incidents", example, "--event", "4", "--out", tmp_path / "why.png")

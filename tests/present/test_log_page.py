@@ -240,7 +240,8 @@ def test_one_answer_opens_on_its_event_and_says_what_was_not_asked(visit):
     answer = EHDDistiller.from_pretrained("incidents").why(ehd_hf.load_example("incidents"), event="page")
     page = visit(answer.to_html())
     assert (
-        page.title() == "Why page on-call?" and "most probably caused by alert" in page.locator("header").inner_text()
+        page.title() == "Why page on-call?"
+        and "most likely set off by the alert" in page.locator("header").inner_text()
     )
     assert f"most likely set off by the alert at 19:44:50 ({answer.causes[0].score:.0%})" in said(page)[1]
     assert page.locator("#matrix").count() == 0 and page.locator("#chain").is_hidden() and orange(page) > 100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from .explanation import Event, Windows, time_text, unseen
 
 # Causes below that are not worth a sentence, and at most so many are.
 _WORTH_TELLING, _MOST_TOLD = 0.05, 3
+_NO_PART = 0.01
 # More than that of its shares are rounding's where single precision has lost digits of an interval.
 _LOST_DIGITS = 1e-3
 
@@ -98,35 +99,37 @@ class Why:
             return f"{what} is the first event of its sequence: there is no history that could have caused it."
         told = [one for one in self.causes if _value(one) >= _WORTH_TELLING][:_MOST_TOLD]
         before = "the only event" if len(self.history) == 1 else f"the {len(self.history)} events"
-        nothing = f"with probability {_percent(self.p_none)} nothing in {before} before it"
+        nothing = f"nothing in {before} before it"
         if not told or self.p_none > _value(told[0]):
-            also = f"; of these, {self._named(told)} comes first" if told else ""
-            first = f"{what} most probably came by itself: {nothing}{also}."
+            likeliest = f" Of these, {self._named(told)} comes first." if told else ""
+            first = f"{what} most likely came by itself ({_percent(self.p_none)}: {nothing}).{likeliest}"
         else:
-            others = f", then {self._named(told[1:])}" if told[1:] else ""
-            first = f"{what} was most probably caused by {self._named(told[:1])}{others}; {nothing}."
-        return " ".join([first, *self._details(told)])
+            rest = sum(map(_value, self.causes)) - sum(map(_value, told))
+            others = f"{_percent(rest)}: other events. " if rest >= _WORTH_TELLING else ""
+            none = f"{_percent(self.p_none).capitalize()}: {nothing}."
+            first = f"{what} was most likely set off by {self._named(told)}. {others}{none}"
+            if abs(_value(self.history[-1])) < _NO_PART and self.history[-1] not in told:
+                first += f" The event right before it, {self.history[-1].name}, had no part in it."
+        return " ".join([first, *self._details()])
 
-    def _named(self, events: Iterable[Event]) -> str:
+    def _named(self, events: Sequence[Event]) -> str:
+        """ "the alert at 18:51 (61%) or the deploy at 17:35 (22%)": times of a day as short as they tell apart."""
+        clocks = [_clock(event.time, self.event.time, "s") for event in (*events, self.event)]
+        minutes = [_clock(event.time, self.event.time, "m") for event in (*events, self.event)]
+        clocks = minutes if len(set(minutes)) == len(minutes) else clocks
         texts = []
-        for event in events:
-            when = f"{self._lag_text(event)} before" if self._lag(event) > 0 else "at the same time"
-            texts.append(f"{event.name} {when} ({_percent(_value(event))})")
-        return " and ".join(texts)
+        for event, clock in zip(events, clocks, strict=False):
+            at_once = "at the same time" if self._lag(event) == 0 else f"{self._lag_text(event)} before"
+            when = f"at {clock}" if clock and self._lag(event) > 0 else at_once
+            texts.append(f"the {event.name} {when} ({_percent(_value(event))})")
+        return ", ".join(texts[:-1]) + (" or " if texts[1:] else "") + texts[-1]
 
-    def _details(self, told: list[Event]) -> list[str]:
-        """What the first cause did, what held it back, and how many models agree."""
+    def _details(self) -> list[str]:
+        """What held it back, how many models agree, and what was not looked at."""
         texts = []
-        if told:
-            place = self.history.index(told[0])
-            now, kind = self.now[place], self.kind[place]
-            why = "its time and its kind" if min(now, kind) > max(now, kind) / 3 else "its time"
-            why = "its kind rather than its time" if kind > 3 * now else why
-            texts.append(f"That {told[0].name} explains {why}.")
         if (held := self.against[:1]) and _value(held[0]) < -_WORTH_TELLING:
-            texts.append(
-                f"{held[0].name} {self._lag_text(held[0])} before made it {1 - _value(held[0]):.2f} times less likely."
-            )
+            factor = f"{1 - _value(held[0]):.2f} times less likely"
+            texts.append(f"The {held[0].name} {self._lag_text(held[0])} before made it {factor}.")
         if self.by_model is not None and self.p_none_by_model is not None:
             firsts = [_first(each, none) for each, none in zip(self.by_model, self.p_none_by_model, strict=True)]
             same = firsts.count(_first(self.probability, self.p_none))
@@ -248,5 +251,13 @@ def _duration(seconds: float) -> str:
     """ "25 min", "3.2 h": in the unit that suits."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"
+            return f"{seconds / size:.2g} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.2g} s"
+
+
+def _clock(time: Any, target: Any, unit: Any) -> str:
+    """A timestamp by its minute or second, without the day where that is the target's; "" where times are numbers."""
+    if not isinstance(time, np.datetime64):
+        return ""
+    day, clock = str(np.datetime_as_string(time, unit=unit)).split("T")
+    return clock if day == np.datetime_as_string(target, unit="D") else f"{day} {clock}"

@@ -28,6 +28,7 @@ _EVENTS_AT_ONCE = 8192
 _NEGLIGIBLE = 1e-9
 # Pictures show causes from this probability on.
 _DRAWN = 0.1
+_SURE = 0.5
 
 
 class Edges(NamedTuple):
@@ -141,6 +142,13 @@ class Trace:
         """One row per cause: event, cause (positions), probability (negative: the cause held it back), lag."""
         effect, cause, probability, _ = self.edges
         return pd.DataFrame({"event": effect, "cause": cause, "probability": probability, "lag": self.lags})
+
+    def telling(self) -> int:
+        """An event worth a look: the last that surely was caused by one that was caused itself; else the last that
+        surely was caused; else the last."""
+        sure = self.edges.probability > _SURE
+        far = sure & (self.p_none[self.edges.cause] < _SURE)
+        return int(self.edges.effect[far if far.any() else sure].max(initial=0)) if sure.any() else len(self) - 1
 
     def roots(self, event: int) -> pd.DataFrame:
         """With what did it begin? One row per event that may be the root of `event`, the likeliest first: event, time,

@@ -37,7 +37,7 @@ def log_page(
     names = [shorten(name, _LONGEST_NAME) for name in names]
     others = len(names) - MAX_LANES + 1
     lanes = names if others < 2 else [*names[: MAX_LANES - 1], f"{others} other kinds"]
-    event = _telling(trace) if event is None else event
+    event = trace.telling() if event is None else event
     data = {"kinds": names, "lanes": lanes, "event": event, **_data(trace, kinds)}
     words: dict[str, Any] = {"text": text or str(trace).split("\n")[0], "trust": (trust or "").split("\n")}
     words |= {"matrix": _matrix(trace, lanes, kinds), "picture": None if figure is None else png(figure)}
@@ -81,13 +81,6 @@ def _data(trace: Trace, kinds: np.ndarray) -> dict[str, Any]:
         "back": packed((effect - cause)[kept]),
         "share": packed(np.rint(32767 * (share / (1 - share.clip(max=0)))[kept]).astype(np.int16), exact=True),
     }
-
-
-def _telling(trace: Trace) -> int:
-    """The last event that surely was caused by one that was caused itself; else surely caused; else the last."""
-    sure = trace.edges.probability > 0.5
-    far = sure & (trace.p_none[trace.edges.cause] < 0.5)
-    return int(trace.edges.effect[far if far.any() else sure].max(initial=0)) if sure.any() else len(trace) - 1
 
 
 def _matrix(trace: Trace, lanes: Sequence[str], kinds: np.ndarray) -> dict[str, Any] | None:
