@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,11 @@ from ehd_hf.explain.trace import find_edges
 from ehd_hf.models.attention import AttentionConfig, AttentionModel
 from ehd_hf.models.lognormmix import LogNormMixConfig, LogNormMixModel
 from ehd_hf.models.point_process import in_double
-from groups import Row, random_windows, summarize, time_interleaved
+from groups import Row, random_windows, summarize
 from groups.hawkes import CHECKPOINTS
 from groups.memory import run
 
+_CALLS = 3  # of each in a turn
 TARGETS = {("fullynn", 25): "<= 15", ("lognormmix", 25): "<= 15", ("hawkes", 25): "<= 2", ("hawkes", 40): "<= 2"}
 TRACE = """
 import torch
@@ -61,33 +62,34 @@ def measure(repeats: int, size: int = 128, num_samples: int = 1000) -> Iterator[
                 partial(cause_probabilities, model, events),
             ]
             with torch.no_grad():
-                forward, causes = time_interleaved(calls, repeats).T
+                forward, causes = processor_seconds(calls, repeats).T
             figure = f"all causes of an event, L = {length}, {name}: forwards of the same window"
             yield summarize(figure, causes / forward, TARGETS.get((name, length)))
     log = simulated_splits("incident", {"test": 20})["test"]
     for name, model in models.items():
         if name != "attention":
-            values = processor_seconds(partial(find_edges, model, log, 25), repeats) * 1e3 / log.num_events
+            values = processor_seconds([partial(find_edges, model, log, 25)], repeats)[:, 0] * 1e3 / log.num_events
             yield summarize(f"milliseconds per event of a trace, L = 25, {name}", values, "<= 0.3")
     double, past = in_double(models["fullynn"]), random_windows(24, 1, 1)
     mean = float(double.mean_interval)
     world = mean * past.times[0].numpy(), past.marks[0].numpy()
     draw = partial(simulate, double, [world, world], world[0][-1], 20 * mean, num_samples, progress=False)
-    seconds = processor_seconds(draw, repeats) * 20 * 2 * num_samples / draw()[0].sum()
+    seconds = processor_seconds([draw], repeats)[:, 0] * 20 * 2 * num_samples / draw()[0].sum()
     figure = f"seconds for {num_samples:,} futures of 20 events in each of two worlds, fullynn"
     yield summarize(figure, seconds, "<= 5")
     yield from memory(int(os.environ.get("EHD_HF_TRACE_EVENTS", 100_000)))
 
 
-def processor_seconds(call: Callable[[], Any], repeats: int) -> np.ndarray:
-    """(repeats,) of one thread; other work on the machine does not count."""
+def processor_seconds(calls: Sequence[Callable[[], Any]], repeats: int) -> np.ndarray:
+    """(repeats, len(calls)) of one thread, the calls in turns; other work on the machine takes none of it."""
     torch.set_num_threads(1)
-    seconds = []
-    for _ in range(repeats + 1):  # the first warms up
+    seconds = np.empty((repeats + 1, len(calls)))  # the first round warms up
+    for turn, index in np.ndindex(seconds.shape):
         began = time.process_time()
-        call()
-        seconds.append(time.process_time() - began)
-    return np.array(seconds[1:])
+        for _ in range(_CALLS):
+            calls[index]()
+        seconds[turn, index] = (time.process_time() - began) / _CALLS
+    return seconds[1:]
 
 
 def write_sequences(path: Path, number: int, length: int = 200, rows_at_once: int = 1000) -> None:
