@@ -257,9 +257,9 @@ def outcome_of(
         if type(error).__module__ == "builtins" and not isinstance(error, ValueError | OSError):
             return "traceback", traceback.format_exc()
         words = {word.strip(".,:;") for word in re.split("[/' ]", str(error))}
-        # What a folder of answers holds is said by its request: without that one the folder is named.
+        # What a folder holds is said by its request or plan: of these the folder is named.
         places = {name for each in names for name in (Path(each).name, Path(each).parent.name) if name}
-        places |= {folder.name} if names == ["_request.json"] else set()
+        places |= {folder.name} if names in (["_request.json"], ["plan.json"]) else set()
         is_named = bool(places & words)
         return ("detected" if is_named and REMEDY.search(str(error)) else "unclear"), str(error)
     if time.process_time() - began > TOO_LONG:
