@@ -25,9 +25,18 @@ def window(keep=(1, 1, 0, 1, 1), num_future=2, times=TIMES, marks=MARKS, shown=N
     return Windows(spans, times if shown is None else shown, np.array([0], object)), distilled
 
 
+def joined(parts):
+    """The windows of all parts, one after the other."""
+    spans, shown, names = (list(column) for column in zip(*parts, strict=True))
+    starts = np.cumsum([0, *map(len, shown)])[:-1]
+    first = np.concatenate([part.first + start for part, start in zip(spans, starts, strict=True)])
+    columns = (np.concatenate(column) for column in zip(*spans, strict=True))
+    return Windows(Spans(*columns)._replace(first=first), np.concatenate(shown), np.concatenate(names))
+
+
 def curves_of(model, *windows):
     parts, distilled = zip(*windows, strict=True)
-    return intensity_curves(model, Windows.joined(parts), distilled)
+    return intensity_curves(model, joined(parts), distilled)
 
 
 def rates(time, times, marks, keep):

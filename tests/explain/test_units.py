@@ -281,20 +281,19 @@ if __name__ == "__main__":
 def cluster_of(nodes):
     """Its address, and a function that ends one of its nodes without warning."""
     command = [sys.executable, "-c", NODES, str(nodes)]
-    process = subprocess.Popen(
-        command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, env=ENVIRONMENT, text=True, **pipes) as process:
 
-    def end_a_node():
-        process.stdin.write("\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "removed\n"
+        def end_a_node():
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "removed\n"
 
-    try:
-        yield process.stdout.readline().strip(), end_a_node
-    finally:
-        process.stdin.close()
-        process.wait(60)
+        try:
+            yield process.stdout.readline().strip(), end_a_node
+        finally:
+            process.stdin.close()
+            process.wait(60)
 
 
 def actors_of(cluster):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -48,15 +48,6 @@ class Windows(NamedTuple):
     @classmethod
     def of(cls, events: EventSequences, spans: Spans) -> Windows:
         return cls(spans, events.shown_times(), np.fromiter(events.seq_ids, object)[spans.sequence])
-
-    @classmethod
-    def joined(cls, parts: Sequence[Windows]) -> Windows:
-        """The windows of all parts, one after the other."""
-        spans, shown, names = (list(column) for column in zip(*parts, strict=True))
-        starts = np.cumsum([0, *map(len, shown)])[:-1]
-        first = np.concatenate([part.first + start for part, start in zip(spans, starts, strict=True)])
-        columns = (np.concatenate(column) for column in zip(*spans, strict=True))
-        return cls(Spans(*columns)._replace(first=first), np.concatenate(shown), np.concatenate(names))
 
     def rows(self, index: Any) -> Windows:
         """The windows at `index`, an array or a slice."""

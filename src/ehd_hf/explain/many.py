@@ -37,7 +37,7 @@ from ..models.question import Question
 from .explainer import WINDOW_COLUMNS, EHDDistiller
 from .explanation import AGREEMENT, FIELDS, Windows
 from .trace import find_causes
-from .units import Failed, Work, run_units
+from .units import Failed, Work, check_engine, run_units
 
 EXPLANATION_FILES = (".parquet", ".jsonl", ".csv")
 # A unit ends before these many events too, so that long histories do not fill the memory.
@@ -247,6 +247,7 @@ def _into_folder(job: _Job, cut: _Cut, source: Any, request: dict[str, Any], out
     names = {file.name for file in out.iterdir() if file.name[0] != "."} if out.is_dir() else set()
     if (names - {_SEQUENCES} and _REQUEST not in names) or not (is_new or out.is_dir()):
         raise ValueError(f"{out} holds something else; expected a new folder. Choose another.")
+    check_engine(cut.work)
     make_folder(out)
     try:
         with locked(out / f".rank-{rank}"):

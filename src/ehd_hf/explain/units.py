@@ -188,41 +188,53 @@ def _by_ray(task: Any, units: Sequence[Any], work: Work) -> Iterator[tuple[Any, 
                 yield units[number], result
 
 
-@contextmanager
-def _cluster(work: Work) -> Iterator[Any]:
-    """Ray, connected to the cluster that is asked for, to the one this process is connected to, or to its own."""
+def check_engine(work: Work) -> None:
+    """Refuse at once an engine that cannot begin: Ray itself would try for minutes where nothing listens."""
+    if work.engine != "ray":
+        return
     try:
         import ray
     except ImportError as error:
         raise ValueError("the engine ray needs Ray. Install it with pip install 'ehd-hf[ray]'.") from error
+    host, _, port = (_address(work) or "").removeprefix("ray://").rpartition(":")
+    if not ray.is_initialized() and port.isdecimal():
+        try:
+            socket.create_connection((host, int(port)), _SECONDS_TO_REACH).close()
+        except OSError as error:
+            raise _no_cluster(work, error) from error
+
+
+def _address(work: Work) -> str | None:
+    return work.address or os.environ.get("RAY_ADDRESS")
+
+
+def _no_cluster(work: Work, error: BaseException) -> ValueError:
+    place = _address(work) or "this machine"
+    return ValueError(f"no Ray cluster answers at {place}: {error}. Start it, or name another.")
+
+
+@contextmanager
+def _cluster(work: Work) -> Iterator[Any]:
+    """Ray, connected to the cluster that is asked for, to the one this process is connected to, or to its own."""
+    check_engine(work)
+    import ray
+
     if ray.is_initialized():
         yield ray
         return
-    address = work.address or os.environ.get("RAY_ADDRESS")
-    _check_address(address)
+    address = _address(work)
     own: dict[str, Any] = {
         "num_cpus": work.workers or os.cpu_count(),
         "include_dashboard": False,
         "object_store_memory": _OBJECT_STORE,
     }
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **({} if address else own))
+        ray.init(
+            address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **({} if address else own)
+        )
     except (ConnectionError, RuntimeError, SystemExit) as error:
-        raise ValueError(
-            f"no Ray cluster answers at {address or 'this machine'}: {error}. Start it, or name another."
-        ) from error
+        raise _no_cluster(work, error) from error
     try:
         yield ray
     finally:
         ray.shutdown()
-
-
-def _check_address(address: str | None) -> None:
-    """Refuse at once an address where nothing listens: Ray would try for minutes."""
-    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
-    if address in (None, "auto", "local") or not port.isdecimal():
-        return
-    try:
-        socket.create_connection((host, int(port)), _SECONDS_TO_REACH).close()
-    except OSError as error:
-        raise ValueError(f"no Ray cluster answers at {address}: {error}. Start it, or name another.") from error
