@@ -35,8 +35,8 @@ MAY_IMPORT = {
 }
 ANYTHING = {"training.recipe", "cli", "app"}  # may import anything; nobody imports them, but that cli starts app
 SHOWN = {"plot", "to_html", "_repr_html_"}  # of the answers of explain: these methods open `present` when called
-LINES = {"files": 330, "data": 2240, "models": 3200, "solvers": 850, "explain": 2680, "training": 1200}
-LINES |= {"evaluation": 815, "present": 1260, "hub": 385, "cli": 920, "app": 368, "__init__": 100}
+LINES = {"files": 340, "data": 2700, "models": 3350, "solvers": 860, "explain": 3550, "training": 1300}
+LINES |= {"evaluation": 840, "present": 1280, "hub": 395, "cli": 1040, "app": 390, "__init__": 100}
 
 
 def imports_of(name, tree=None):
@@ -120,7 +120,7 @@ def test_a_folder_stays_within_its_budget_of_lines(folder):
 
 def test_the_package_is_small_and_its_root_is_short():
     counts = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in SOURCES.items()}
-    assert sum(counts.values()) <= 15_500
+    assert sum(counts.values()) <= 17_500
     assert sum("." not in name for name in SOURCES) <= 6
     assert {name.split(".")[0] for name in SOURCES} == set(LINES)
 
