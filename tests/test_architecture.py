@@ -35,7 +35,7 @@ MAY_IMPORT = {
 }
 ANYTHING = {"training.recipe", "cli", "app"}  # may import anything; nobody imports them, but that cli starts app
 SHOWN = {"plot", "to_html", "_repr_html_"}  # of the answers of explain: these methods open `present` when called
-LINES = {"files": 330, "data": 2240, "models": 3200, "solvers": 850, "explain": 2680, "training": 1200}
+LINES = {"files": 335, "data": 2240, "models": 3200, "solvers": 850, "explain": 2680, "training": 1200}
 LINES |= {"evaluation": 815, "present": 1260, "hub": 385, "cli": 920, "app": 368, "__init__": 100}
 
 
