@@ -30,7 +30,7 @@ EVENTS = from_lists(
 )
 NAMES = {"num_marks": 4, "id2label": dict(EVENTS.id2label), "time_unit": "h"}
 ASKED = {"future": 3, "history": 9}
-QUESTIONS = [{}, {"share": 0.4, "delta": 0.2}, {"epsilon": 0.9, "refine": "prefix"}, {"size": 2}]
+QUESTIONS = [{}, {"share": 0.4, "delta": 0.2}, {"epsilon": 0.7, "refine": "prefix"}, {"size": 2}]
 
 
 @pytest.fixture(scope="module")
