@@ -30,13 +30,13 @@ EVENTS = from_lists(
 )
 NAMES = {"num_marks": 4, "id2label": dict(EVENTS.id2label), "time_unit": "h"}
 ASKED = {"future": 3, "history": 9}
-QUESTIONS = [{}, {"share": 0.4, "delta": 0.2}, {"epsilon": 0.7, "refine": "prefix"}, {"size": 2}]
+QUESTIONS = [{}, {"share": 0.4, "delta": 0.2}, {"epsilon": 0.9, "refine": "prefix"}, {"size": 2}]
 
 
 @pytest.fixture(scope="module")
 def members():
     hawkes = (HawkesModel(HawkesConfig(num_scales=3, num_shapes=3, **NAMES)) for _ in range(2))
-    wilder = [wild(tiny_fullynn(**NAMES), 0.5), *(wild(model, seed=seed) for seed, model in enumerate(hawkes))]
+    wilder = [wild(tiny_fullynn(**NAMES), 0.5), *(wild(model, 3.0, seed=seed) for seed, model in enumerate(hawkes))]
     return [model.float() for model in wilder]
 
 
