@@ -88,7 +88,7 @@ CASES = [
     Case("too long a future", "report incidents log.csv --future 9999", "Ask for a shorter future"),
     Case("a share above 1", "explain incidents log.csv --all --share 2", "share must lie in (0, 1]; got 2"),
     Case("missing option", "train log.csv", "Missing option '--out'"),
-    Case("misspelt command", "trian log.csv", "Did you mean 'train'"),
+    Case("misspelt command", "explian log.csv", "Did you mean 'explain'"),
     # where to write
     Case("a folder of something else", "train log.csv --out notes --yes", "is not a model of ehd-hf train"),
     Case("a file in the way", "train log.csv --out log.csv/model --yes", "a file is in the way", 3),
