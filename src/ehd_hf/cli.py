@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from .training.recipe import Verdict
 
 DONE, ANSWER_IS_NO, BAD_INPUT, SYSTEM_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
-EVENTS_SHOWN, ROWS_SHOWN, MOST_CAUSES = 30, 20, 8
+EVENTS_SHOWN, ROWS_SHOWN, MOST_CAUSES, LEAST_SHOWN = 30, 20, 8, 0.005
+ROOTS_WITHIN = 1000  # events before the one asked about
 PLACES = ("out", "figure", "table")  # parameters that name what a command writes
 # What the package calls by its role, and the option that names it.
 FLAGS = {"the time column": "--time", "the mark column": "--mark", "the sequence column": "--sequence"}
@@ -377,7 +378,7 @@ class Asked:
         if sequence is None and len(names) > 1:
             shown = ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
             raise ValueError(
-                f"which of {len(names):,} sequences? Name one with --sequence ({shown}), or ask for --all."
+                f"which of {len(names):,} sequences? Name one with --sequence ({shown}); explain also takes --all."
             )
         return explainer, read.events.select([0 if sequence is None else find_sequence(read.events, sequence)])
 
@@ -447,10 +448,9 @@ def demo(
     if json:
         _print_json(answer.to_dict() | {"page": str(out)})
         return DONE
-    root = trace.roots(event).iloc[0]
     _say(f"Why did {answer.event.name} happen, event {event + 1} of {len(trace)}?\n\n{answer}")
-    _say(f"It most likely began with {root.mark} at {root.time:%H:%M} ({root.probability:.0%}).\n")
-    _say(f"Open {out} in a browser: click any event, and arrows come from its causes.")
+    _say_root(trace, event)
+    _say(f"\nOpen {out} in a browser: click any event, and arrows come from its causes.")
     _say("Your own events: ehd-hf train events.csv --out model/, then ehd-hf why model/ events.csv --event -1")
     return DONE
 
@@ -780,11 +780,23 @@ def why(
         _print_json(answer.to_dict())
         return DONE
     if answer.history:
-        told = sorted(answer.history, key=lambda one: abs(one.score or 0.0), reverse=True)[:MOST_CAUSES]
+        weighed = sorted(answer.history, key=lambda one: abs(one.score or 0.0), reverse=True)
+        told = [one for one in weighed[:MOST_CAUSES] if abs(one.score or 0.0) >= LEAST_SHOWN]
         rows = [(one.position, str(one.time)[:19].replace("T", " "), one.mark, f"{one.score:.1%}") for one in told]
         _show([*rows, ("", "", "nothing before it", f"{answer.p_none:.1%}")], ("event", "time", "mark", "probability"))
     _say(str(answer))
+    end = answer.event.position + 1
+    recent = chosen.select([0], max(end - ROOTS_WITHIN, 0), end)
+    _say_root(explainer.trace(recent, history=history, progress=False), recent.num_events - 1)
     return DONE
+
+
+def _say_root(trace: Any, event: int) -> None:
+    """With what an event began, if it did not begin with itself."""
+    root = trace.roots(event).iloc[0]
+    if root.event != event:
+        when = str(root.time)[:19]
+        _say(f"It most likely began with the {root.mark} at {when} ({root.probability:.0%}).")
 
 
 @_command("what-if model/ events.csv --sequence 42 --without deploy --horizon 1h", name="what-if")

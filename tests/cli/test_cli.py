@@ -505,7 +505,7 @@ def test_a_report_is_written(events, model, tmp_path):
 def test_the_demo_says_why_and_writes_a_page(tmp_path):
     result = run("demo", "--out", tmp_path / "demo.html")
     assert "was most likely set off by the page on-call" in words(result.stdout)
-    assert "It most likely began with deploy" in words(result.stdout)
+    assert "It most likely began with the deploy" in words(result.stdout)
     assert "<html" in (tmp_path / "demo.html").read_text().lower()
     answer = json.loads(run("demo", "--out", tmp_path / "demo.html", "--json").stdout)
     assert answer["page"].endswith("demo.html") and answer["event"]["mark"] == "restart"
