@@ -448,7 +448,9 @@ def peers_table(rows: Rows) -> Table:
     title = (
         f"NLL per event, the whole test split (lower is better), after {rows[0]['seconds']:g} CPU seconds of training"
     )
-    note = "*: the best trivial model by validation. `auto` is what `ehd-hf train` makes of the data by the clock."
+    note = "*: the best trivial model by validation."
+    if any("minutes" in row.get("command", "") for row in rows):
+        note += " `auto` is what `ehd-hf train` makes of the data by the clock."
     return Table(title, ordered, columns, note)
 
 
