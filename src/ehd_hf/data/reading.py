@@ -66,7 +66,8 @@ COLUMN_NAMES: dict[str, tuple[str, ...]] = {
     "time": ("time", "times", "timestamp", "ts", "datetime", "date", "when", "event_time", "created_at"),
     "mark": ("mark", "marks", "type", "event_type", "event", "kind", "action", "activity", "event_name", "category"),
     "sequence": ("seq_id", "sequence", "sequence_id", "user", "user_id", "case", "case_id", "session", "session_id")
-    + ("patient", "patient_id", "machine", "machine_id", "device", "device_id", "customer", "customer_id", "host"),
+    + ("patient", "patient_id", "machine", "machine_id", "device", "device_id", "customer", "customer_id", "host")
+    + ("service",),
 }
 NUMBER, ISO = "number", "iso"
 EPOCHS = ("s", "ms", "us", "ns")  # numbers that count from 1970
