@@ -446,6 +446,7 @@ def check_same_files(folder, out):
     assert not list(out.glob(".*"))
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_files_of_one(large, tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     run = [*torchrun, *script(large, tmp_path / "two")]

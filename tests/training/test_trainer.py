@@ -480,6 +480,7 @@ def test_windows_of_datasets_train_the_same_model_as_the_store(hosted, tmp_path)
         windows_run(tmp_path / "sequences", load_dataset(folder, "sequences")["train"])
 
 
+@pytest.mark.slow
 def test_a_streamed_split_trains_and_resumes_to_the_bit(hosted, tmp_path):
     rows = load_dataset(hosted[0], "3-6", streaming=True)["train"]
     batches = list(StreamedWindows(rows).step_batches(6, 1, range(30)))
