@@ -46,3 +46,15 @@ def open_page(browser):
     for context in contexts:
         context.close()
     assert seen == []
+
+
+@pytest.fixture
+def visit(open_page, tmp_path):
+    """Opens the text of a page."""
+
+    def opened(text, **options):
+        file = tmp_path / "page.html"
+        file.write_text(text, encoding="utf-8")
+        return open_page(file.as_uri(), **options)
+
+    return opened

@@ -34,18 +34,6 @@ def varied_report():
     return report([replace(one, **changes.get(number, {})) for number, one in enumerate(users)], MARKS)
 
 
-@pytest.fixture
-def visit(open_page, tmp_path):
-    """Opens the text of a page."""
-
-    def opened(text, **options):
-        file = tmp_path / "page.html"
-        file.write_text(text, encoding="utf-8")
-        return open_page(file.as_uri(), **options)
-
-    return opened
-
-
 def names(page):
     return page.locator("#explanations-list li:visible .name").all_inner_texts()
 

@@ -46,16 +46,6 @@ def unpacked(text):
     return np.frombuffer(base64.b64decode(text[2:]), f"<{text[:2]}")
 
 
-@pytest.fixture
-def visit(open_page, tmp_path):
-    def opened(text, **options):
-        file = tmp_path / "page.html"
-        file.write_text(text, encoding="utf-8")
-        return open_page(file.as_uri(), **options)
-
-    return opened
-
-
 def said(page):
     return page.locator("#event-name").inner_text(), page.locator("#said").inner_text()
 
